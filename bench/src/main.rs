@@ -1,0 +1,3 @@
+//! The `ankusa-bench` command.
+
+fn main() {}

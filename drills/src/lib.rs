@@ -1,0 +1,1 @@
+//! Drills and the simulation: what was acked is still there.

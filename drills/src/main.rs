@@ -1,0 +1,3 @@
+//! The `ankusa-drills` command.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! The service: configuration, ingest, commit, dispatch, sinks, administration, and the ankusa binary.

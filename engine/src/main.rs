@@ -1,0 +1,3 @@
+//! The `ankusa` command.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! The intake log: record format, adapter interface, adapters.

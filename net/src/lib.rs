@@ -1,0 +1,1 @@
+//! HTTP serving and calling on a glommio core, generic over a handler.

@@ -1,0 +1,1 @@
+//! Boot replay, recover, backups and restore.

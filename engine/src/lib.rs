@@ -1,1 +1,4 @@
-//! The service: configuration, ingest, commit, dispatch, sinks, administration, and the ankusa binary.
+//! The service: configuration, the ingest pipeline, claims, the committer, dispatch, sinks and
+//! administration. The binary `ankusa` is a thin caller of this library.
+
+pub mod claims;

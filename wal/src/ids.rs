@@ -53,6 +53,17 @@ pub struct ShardId(pub u16);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SinkNo(pub u16);
 
+impl SegmentId {
+    /// The number after this one.
+    pub fn next(self) -> SegmentId {
+        SegmentId(self.0 + 1)
+    }
+}
+
+/// A position in the intake log's partition.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LogOffset(pub u64);
+
 /// A hook's id: the 16 bytes of a UUIDv7, kept through retries, replays and recovery.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HookId(pub [u8; 16]);
@@ -113,4 +124,4 @@ macro_rules! display_number {
         }
     )*};
 }
-display_number!(Seq, Lsn, SegmentId, ShardId, SinkNo);
+display_number!(Seq, Lsn, SegmentId, ShardId, SinkNo, LogOffset);

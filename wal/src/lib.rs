@@ -4,13 +4,39 @@
 //! boot short, relocation frees space. Tenant and source are bytes to this crate; it knows
 //! nothing of HTTP, of Kafka or of who delivers a hook.
 //!
-//! Reading order: [`ids`] (the vocabulary), [`host`] and [`disk`] (the seams), then the format,
-//! the state, the writer, the opening, and the maintenance.
+//! Reading order: [`ids`] (the vocabulary), [`host`] and [`disk`] (the seams), [`record`] and
+//! [`hook`] (what is stored), then the format, the state, the writer, the opening, and the
+//! maintenance; [`store`] is what the engine uses.
 
-pub mod disk;
-pub mod host;
 pub mod ids;
 
+pub mod host;
+
+pub mod disk;
+
+pub mod record;
+
+pub mod hook;
+
+pub mod config;
+
+pub mod error;
+
+pub mod state;
+
+pub mod store;
+
+pub use config::{StoreConfig, SyncMode};
 pub use disk::{Disk, DiskBuf};
+pub use error::{CheckpointError, CloseError, Damage, OpenError, ReadError, Refusal};
+pub use hook::{Headers, HookDraft, HookExtra, HookFacts, Verification};
 pub use host::{Host, TaskClass};
-pub use ids::{HookId, Lsn, SegmentId, Seq, ShardId, SinkNo};
+pub use ids::{HookId, LogOffset, Lsn, SegmentId, Seq, ShardId, SinkNo};
+pub use record::{
+    Counter, DedupeRow, Delivery, DeliveryState, Incarnation, IntakeIdentity, IntakeOffset,
+    Location, Record, Resequenced, SinkName, TrailRow, Watermark,
+};
+pub use state::State;
+pub use store::{
+    CheckpointReport, GroupBuilder, OpenReport, Outcome, Settled, Store, StoreStats, StoredHook,
+};

@@ -15,7 +15,11 @@ pub const BLOCK_BYTES: usize = 4096;
 pub const IO_BYTES_MAX: usize = 1 << 20;
 
 /// An aligned buffer; its length is a multiple of [`BLOCK_BYTES`].
-pub trait DiskBuf: AsRef<[u8]> + AsMut<[u8]> + 'static {}
+pub trait DiskBuf: AsRef<[u8]> + AsMut<[u8]> + 'static {
+    /// Cuts the length to `bytes` (a multiple of [`BLOCK_BYTES`], at most the present length),
+    /// so that a write of the buffer writes that much. The memory stays allocated.
+    fn truncate(&mut self, bytes: usize);
+}
 
 /// A name in the directory and the file's length.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,3 +2,4 @@
 //! administration. The binary `ankusa` is a thin caller of this library.
 
 pub mod claims;
+pub mod config;

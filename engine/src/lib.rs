@@ -3,3 +3,5 @@
 
 pub mod claims;
 pub mod config;
+pub mod mesh;
+pub mod runtime;

@@ -22,13 +22,18 @@ pub mod config;
 
 pub mod error;
 
+pub mod format;
+
 pub mod state;
 
 pub mod store;
 
+pub mod mutations;
+
 pub use config::{StoreConfig, SyncMode};
 pub use disk::{Disk, DiskBuf};
 pub use error::{CheckpointError, CloseError, Damage, OpenError, ReadError, Refusal};
+pub use format::Envelope;
 pub use hook::{Headers, HookDraft, HookExtra, HookFacts, Verification};
 pub use host::{Host, TaskClass};
 pub use ids::{HookId, LogOffset, Lsn, SegmentId, Seq, ShardId, SinkNo};

@@ -3,5 +3,7 @@
 
 pub mod claims;
 pub mod config;
+pub mod dedupe;
 pub mod mesh;
 pub mod runtime;
+pub mod verify;

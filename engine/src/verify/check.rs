@@ -1,0 +1,355 @@
+//! The verifier of one source, and one request's way through it.
+//!
+//! Pure computation, on the core of the request; keys are prepared once, when the source is built.
+//!
+//! The order within a request: signature header, timestamp window, then the hash. A request out of
+//! the window or without a readable signature costs no hash of its body.
+
+use aws_lc_rs::{constant_time, digest, hmac, signature};
+
+use super::header::{Lookup, SIGNATURE_BYTES_MAX};
+use super::plan::{Plan, Reading, github, header_name, shopify, slack, standard_webhooks, stripe};
+use super::spec::{
+    BuildError, HashKind, PRESET_TOLERANCE_S, SECRETS_MAX, Scheme, SecretEncoding, VerifySpec,
+    decode_base64, decode_public_key,
+};
+use super::{Reason, Verified};
+
+/// Hashed between two chances to yield, over all secrets: about a third of a millisecond.
+const SLICE_BYTES: usize = 256 * 1024;
+
+/// Decides whether a request comes from the holder of a source's secret.
+pub struct Verifier {
+    scheme: &'static str,
+    kind: Kind,
+}
+
+enum Kind {
+    /// Accept everything: the operator wrote `none`.
+    Open,
+    /// Refuse everything: the secret is not usable.
+    Refusing,
+    Signed {
+        plans: Vec<Plan>,
+        keys: Keys,
+    },
+    Bearer {
+        header: Option<Box<str>>,
+        tokens: Vec<digest::Digest>,
+    },
+    Basic {
+        credentials: Vec<digest::Digest>,
+    },
+}
+
+enum Keys {
+    Hmac(Vec<hmac::Key>),
+    Ed25519(Vec<signature::ParsedPublicKey>),
+}
+
+impl Keys {
+    fn signature_bytes(&self) -> usize {
+        match self {
+            Keys::Hmac(keys) => keys.first().map_or(0, |k| k.algorithm().tag_len()),
+            Keys::Ed25519(_) => SIGNATURE_BYTES_MAX,
+        }
+    }
+
+    fn begin(&self, reading: Reading) -> Result<Check<'_>, Reason> {
+        Ok(Check(match self {
+            Keys::Hmac(keys) => {
+                let mut contexts: Vec<_> = keys.iter().map(hmac::Context::with_key).collect();
+                contexts.iter_mut().for_each(|c| c.update(&reading.before));
+                State::Hmac { contexts, reading }
+            }
+            Keys::Ed25519(keys) => State::Ed25519 { keys, reading },
+        }))
+    }
+}
+
+impl Verifier {
+    /// Validates `spec`; the errors are for the configuration check.
+    pub fn build(spec: &VerifySpec) -> Result<Verifier, BuildError> {
+        let scheme = spec.scheme.as_str();
+        check_secrets(spec)?;
+        let secrets = |encoding: SecretEncoding| -> Result<Vec<Vec<u8>>, BuildError> {
+            spec.secrets
+                .iter()
+                .enumerate()
+                .map(|(i, s)| encoding.decode(s, i))
+                .collect()
+        };
+        let hmac_keys = |hash: HashKind, encoding| -> Result<Keys, BuildError> {
+            let keys = secrets(encoding)?;
+            Ok(Keys::Hmac(
+                keys.iter()
+                    .map(|k| hmac::Key::new(hash.hmac(), k))
+                    .collect(),
+            ))
+        };
+        let preset = |encoding| hmac_keys(HashKind::Sha256, encoding);
+        let windowed = Some(spec.tolerance_s.unwrap_or(PRESET_TOLERANCE_S));
+        if spec.scheme.is_timeless() && spec.tolerance_s.is_some() {
+            return Err(BuildError::UnusedTolerance { scheme });
+        }
+        let signed = |plans: Vec<Result<Plan, BuildError>>, keys| -> Result<Kind, BuildError> {
+            let plans = plans.into_iter().collect::<Result<_, _>>()?;
+            Ok(Kind::Signed { plans, keys })
+        };
+        let text = SecretEncoding::Text;
+        let kind = match &spec.scheme {
+            Scheme::None => Kind::Open,
+            Scheme::Stripe => signed(vec![Plan::build(&stripe(), windowed)], preset(text)?)?,
+            Scheme::Github => signed(vec![Plan::build(&github(), None)], preset(text)?)?,
+            Scheme::Shopify => signed(vec![Plan::build(&shopify(), None)], preset(text)?)?,
+            Scheme::Slack => signed(vec![Plan::build(&slack(), windowed)], preset(text)?)?,
+            Scheme::StandardWebhooks => {
+                let family = |name| Plan::build(&standard_webhooks(name), windowed);
+                let plans = vec![family("webhook"), family("svix")];
+                signed(plans, preset(SecretEncoding::Base64)?)?
+            }
+            Scheme::Hmac {
+                signed: description,
+                hash,
+                secret_encoding,
+            } => {
+                let plan = Plan::build(description, spec.tolerance_s);
+                signed(vec![plan], hmac_keys(*hash, *secret_encoding)?)?
+            }
+            Scheme::Ed25519 {
+                signed: description,
+            } => {
+                let plan = Plan::build(description, spec.tolerance_s);
+                signed(vec![plan], Keys::Ed25519(public_keys(&spec.secrets)?))?
+            }
+            Scheme::Bearer { header } => Kind::Bearer {
+                header: header.as_deref().map(header_name).transpose()?,
+                tokens: secrets(SecretEncoding::Text)?
+                    .iter()
+                    .map(|t| sha256(&[t]))
+                    .collect(),
+            },
+            Scheme::Basic { username } => {
+                if username.is_empty() || username.contains(':') {
+                    return Err(BuildError::BadUsername);
+                }
+                let credential = |p: &Vec<u8>| sha256(&[username.as_bytes(), b":", p]);
+                Kind::Basic {
+                    credentials: secrets(SecretEncoding::Text)?
+                        .iter()
+                        .map(credential)
+                        .collect(),
+                }
+            }
+        };
+        Ok(Verifier { scheme, kind })
+    }
+
+    /// What stands in for a source whose secret cannot be used: refuses everything as
+    /// `bad_secret`, so that a source from the admin API whose key file went missing fails closed.
+    pub fn refusing(scheme: &'static str) -> Verifier {
+        Verifier {
+            scheme,
+            kind: Kind::Refusing,
+        }
+    }
+
+    /// The word of the scheme.
+    pub fn scheme(&self) -> &'static str {
+        self.scheme
+    }
+
+    /// Everything that can be said before the body is hashed. `now_s` is the time of receipt, also
+    /// when a quarantined hook is looked at again later.
+    pub fn begin<'v, 'h>(
+        &'v self,
+        headers: impl Fn(&str) -> Lookup<'h>,
+        now_s: u64,
+    ) -> Result<Check<'v>, Reason> {
+        let passed = |signed, secret_index| {
+            Ok(Check(State::Passed(Verified {
+                signed,
+                secret_index,
+                timestamp_s: None,
+            })))
+        };
+        match &self.kind {
+            Kind::Open => passed(false, 0),
+            Kind::Refusing => Err(Reason::BadSecret),
+            Kind::Bearer {
+                header: None,
+                tokens,
+            } => {
+                let token = credentials(headers("authorization").required()?, b"bearer")?;
+                passed(true, position(tokens, &sha256(&[token]))?)
+            }
+            Kind::Bearer {
+                header: Some(name),
+                tokens,
+            } => {
+                let token = headers(name).required()?;
+                passed(true, position(tokens, &sha256(&[token]))?)
+            }
+            Kind::Basic { credentials: known } => {
+                let encoded = credentials(headers("authorization").required()?, b"basic")?;
+                let pair = decode_base64(encoded).ok_or(Reason::MalformedSignature)?;
+                passed(true, position(known, &sha256(&[&pair]))?)
+            }
+            Kind::Signed { plans, keys } => {
+                let present = |plan: &&Plan| headers(&plan.header) != Lookup::Absent;
+                let plan = plans.iter().find(present).ok_or(Reason::MissingSignature)?;
+                keys.begin(plan.read(keys.signature_bytes(), headers, now_s)?)
+            }
+        }
+    }
+
+    /// Verifies a whole body at once: for short bodies and for work off the request path.
+    pub fn verify<'h>(
+        &self,
+        headers: impl Fn(&str) -> Lookup<'h>,
+        body: &[u8],
+        now_s: u64,
+    ) -> Result<Verified, Reason> {
+        let mut check = self.begin(headers, now_s)?;
+        check.update(body);
+        check.finish()
+    }
+}
+
+/// One request under verification: fed the body in order, then asked.
+///
+/// Dropping it costs nothing and means nothing.
+pub struct Check<'v>(State<'v>);
+
+enum State<'v> {
+    Passed(Verified),
+    Hmac {
+        contexts: Vec<hmac::Context>,
+        reading: Reading,
+    },
+    /// Ed25519 reads its message twice, so the signed string has to be put together in
+    /// `reading.before`: one copy of the body.
+    Ed25519 {
+        keys: &'v [signature::ParsedPublicKey],
+        reading: Reading,
+    },
+}
+
+impl Check<'_> {
+    /// How much body to feed between two yields.
+    pub fn chunk_bytes(&self) -> usize {
+        match &self.0 {
+            State::Hmac { contexts, .. } => SLICE_BYTES / contexts.len().max(1),
+            _ => SLICE_BYTES,
+        }
+    }
+
+    /// True when the answer does not depend on the body, so that feeding it can be skipped.
+    pub fn is_decided(&self) -> bool {
+        matches!(self.0, State::Passed(_))
+    }
+
+    /// The next bytes of the body, exactly as received.
+    pub fn update(&mut self, body: &[u8]) {
+        match &mut self.0 {
+            State::Passed(_) => {}
+            State::Hmac { contexts, .. } => contexts.iter_mut().for_each(|c| c.update(body)),
+            State::Ed25519 { reading, .. } => reading.before.extend_from_slice(body),
+        }
+    }
+
+    /// The answer, once the whole body was fed.
+    pub fn finish(self) -> Result<Verified, Reason> {
+        let (matched, timestamp_s) = match self.0 {
+            State::Passed(verified) => return Ok(verified),
+            State::Hmac { contexts, reading } => {
+                let mut matched = None;
+                for (secret_index, mut context) in contexts.into_iter().enumerate() {
+                    context.update(&reading.after);
+                    let tag = context.sign();
+                    for candidate in reading.candidates.iter() {
+                        let equal = constant_time::verify_slices_are_equal(tag.as_ref(), candidate);
+                        matched = matched.or(equal.is_ok().then_some(secret_index));
+                    }
+                }
+                (matched, reading.timestamp_s)
+            }
+            State::Ed25519 { keys, mut reading } => {
+                reading.before.extend_from_slice(&reading.after);
+                let verifies = |key: &signature::ParsedPublicKey| {
+                    let mut candidates = reading.candidates.iter();
+                    candidates.any(|c| key.verify_sig(&reading.before, c).is_ok())
+                };
+                (keys.iter().position(verifies), reading.timestamp_s)
+            }
+        };
+        let secret_index = matched.ok_or(Reason::NoMatch)?;
+        Ok(Verified {
+            signed: true,
+            secret_index,
+            timestamp_s,
+        })
+    }
+}
+
+/// What follows the scheme's word in an `Authorization` header.
+fn credentials<'h>(value: &'h [u8], scheme: &[u8]) -> Result<&'h [u8], Reason> {
+    let (word, rest) = value
+        .split_at_checked(scheme.len())
+        .ok_or(Reason::BadScheme)?;
+    if !word.eq_ignore_ascii_case(scheme) || !(rest.is_empty() || rest.starts_with(b" ")) {
+        return Err(Reason::BadScheme);
+    }
+    match rest.trim_ascii() {
+        b"" => Err(Reason::MalformedSignature),
+        token => Ok(token),
+    }
+}
+
+/// Digests are compared, not the tokens: neither content nor length shows in the time taken.
+fn position(known: &[digest::Digest], given: &digest::Digest) -> Result<usize, Reason> {
+    let mut matched = None;
+    for (index, digest) in known.iter().enumerate() {
+        let equal = constant_time::verify_slices_are_equal(digest.as_ref(), given.as_ref());
+        matched = matched.or(equal.is_ok().then_some(index));
+    }
+    matched.ok_or(Reason::NoMatch)
+}
+
+fn sha256(parts: &[&[u8]]) -> digest::Digest {
+    let mut context = digest::Context::new(&digest::SHA256);
+    parts.iter().for_each(|part| context.update(part));
+    context.finish()
+}
+
+fn check_secrets(spec: &VerifySpec) -> Result<(), BuildError> {
+    match (&spec.scheme, spec.secrets.len()) {
+        (Scheme::None, 0) => return Ok(()),
+        (Scheme::None, _) => return Err(BuildError::UnusedSecret),
+        (scheme, 0) => {
+            return Err(BuildError::MissingSecret {
+                scheme: scheme.as_str(),
+            });
+        }
+        (_, got) if got > SECRETS_MAX => return Err(BuildError::TooManySecrets { got }),
+        _ => {}
+    }
+    // Blank is what an unset variable between quotes leaves behind.
+    match spec.secrets.iter().position(|s| s.trim().is_empty()) {
+        Some(index) => Err(BuildError::EmptySecret { index }),
+        None => Ok(()),
+    }
+}
+
+fn public_keys(secrets: &[String]) -> Result<Vec<signature::ParsedPublicKey>, BuildError> {
+    let parse = |(index, text): (usize, &String)| {
+        let key = decode_public_key(text, index)?;
+        signature::ParsedPublicKey::new(&signature::ED25519, key).map_err(|_| {
+            BuildError::UndecodableSecret {
+                index,
+                what: "an Ed25519 public key",
+            }
+        })
+    };
+    secrets.iter().enumerate().map(parse).collect()
+}

@@ -1,0 +1,347 @@
+//! Each provider's published vector, or one made by an independent implementation.
+
+use super::*;
+
+const EVENT: &[u8] = br#"{"id":"evt_1"}"#;
+
+const STANDARD: [(&str, &str); 3] = [
+    ("webhook-id", "msg_p5jXN8AQM9LWM0D4loKWxJek"),
+    ("webhook-timestamp", "1614265330"),
+    (
+        "webhook-signature",
+        "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+    ),
+];
+const STANDARD_BODY: &[u8] = br#"{"test": 2432232314}"#;
+const STANDARD_SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+const SLACK_SECRET: &str = "8f742231b10e8888abcd99yyyzzz85a5";
+const SLACK_TS: u64 = 1_531_420_618;
+const SLACK_BODY: &[u8] = b"token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow&channel_id=G8PSS9T3V&channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner&command=%2Fwebhook-collect&text=&response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands%2FT1DC2JH3J%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c";
+const SLACK_SIGNATURE: &str = "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503";
+
+#[test]
+fn standard_webhooks_vector_verifies() {
+    for secret in [STANDARD_SECRET, "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"] {
+        let v = verifier(Scheme::StandardWebhooks, &[secret]);
+        assert!(run(&v, &STANDARD, STANDARD_BODY, NOW_S).is_ok());
+        fails(&v, &STANDARD, b"{\"test\":2432232314}", Reason::NoMatch);
+    }
+}
+
+#[test]
+fn standard_webhooks_takes_unpadded_secrets_and_signatures() {
+    // 16 bytes, so that the padded forms end in `==`.
+    let key = hmac::Key::new(hmac::HMAC_SHA256, b"0123456789abcdef");
+    let tag = hmac::sign(&key, b"m.1614265330.{}");
+    let signature = base64::Engine::encode(&base64::prelude::BASE64_STANDARD_NO_PAD, tag.as_ref());
+    for secret in ["whsec_MDEyMzQ1Njc4OWFiY2RlZg", "MDEyMzQ1Njc4OWFiY2RlZg=="] {
+        let v = verifier(Scheme::StandardWebhooks, &[secret]);
+        for padding in ["", "="] {
+            let value = format!("v1,{signature}{padding}");
+            let headers = [
+                ("webhook-id", "m"),
+                ("webhook-timestamp", "1614265330"),
+                ("webhook-signature", &value),
+            ];
+            assert!(run(&v, &headers, b"{}", NOW_S).is_ok());
+        }
+    }
+}
+
+#[test]
+fn svix_names_verify_and_do_not_mix_with_the_others() {
+    let v = verifier(Scheme::StandardWebhooks, &[STANDARD_SECRET]);
+    let svix = STANDARD.map(|(name, value)| (name.replace("webhook", "svix"), value));
+    let svix: Vec<_> = svix.iter().map(|(n, v)| (n.as_str(), *v)).collect();
+    assert!(run(&v, &svix, STANDARD_BODY, NOW_S).is_ok());
+    fails(
+        &v,
+        &[STANDARD[0], STANDARD[1], svix[2]],
+        STANDARD_BODY,
+        Reason::MissingSignature,
+    );
+}
+
+#[test]
+fn standard_webhooks_reads_lists_and_versions() {
+    let v = verifier(Scheme::StandardWebhooks, &[STANDARD_SECRET]);
+    let with = |value: &str, expected: Result<(), Reason>| {
+        let headers = [STANDARD[0], STANDARD[1], ("webhook-signature", value)];
+        assert_eq!(
+            run(&v, &headers, STANDARD_BODY, NOW_S).map(|_| ()),
+            expected,
+            "{value}"
+        );
+    };
+    let good = STANDARD[2].1;
+    let zeros = format!("v1,{}=", "A".repeat(43));
+    with(&format!("v2,xx v1a,yy  {zeros} {good}"), Ok(()));
+    with(&format!("v1,!! {good}"), Ok(()));
+    with(&zeros, Err(Reason::NoMatch));
+    with(
+        "v2,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+        Err(Reason::BadScheme),
+    );
+    with("v1,g0hM9SsE", Err(Reason::MalformedSignature));
+    with("v1,", Err(Reason::MalformedSignature));
+    with("v1", Err(Reason::BadScheme));
+    with("", Err(Reason::MalformedSignature));
+}
+
+#[test]
+fn standard_webhooks_needs_each_of_its_headers() {
+    let v = verifier(Scheme::StandardWebhooks, &[STANDARD_SECRET]);
+    for left_out in 0..3 {
+        let mut headers = STANDARD.to_vec();
+        headers.remove(left_out);
+        fails(&v, &headers, STANDARD_BODY, Reason::MissingSignature);
+    }
+}
+
+#[test]
+fn github_vector_verifies() {
+    let v = verifier(Scheme::Github, &["It's a Secret to Everybody"]);
+    let digits = "757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
+    let good = format!("sha256={digits}");
+    assert!(
+        run(
+            &v,
+            &[("X-Hub-Signature-256", &good)],
+            b"Hello, World!",
+            NOW_S
+        )
+        .is_ok()
+    );
+    let upper = format!("sha256={}", digits.to_uppercase());
+    assert!(
+        run(
+            &v,
+            &[("X-Hub-Signature-256", &upper)],
+            b"Hello, World!",
+            NOW_S
+        )
+        .is_ok()
+    );
+    let with = |value: &str, reason| {
+        fails(
+            &v,
+            &[("x-hub-signature-256", value)],
+            b"Hello, World!",
+            reason,
+        )
+    };
+    with(digits, Reason::BadScheme);
+    with(&format!("sha1={digits}"), Reason::BadScheme);
+    with(&good[..good.len() - 1], Reason::MalformedSignature);
+    with(&good[..good.len() - 2], Reason::MalformedSignature);
+    with(&format!("{good}00"), Reason::MalformedSignature);
+    with("sha256=", Reason::MalformedSignature);
+    with(
+        &format!("sha256={}", "zz".repeat(32)),
+        Reason::MalformedSignature,
+    );
+    fails(
+        &v,
+        &[("x-hub-signature", &good)],
+        b"Hello, World!",
+        Reason::MissingSignature,
+    );
+}
+
+#[test]
+fn slack_vector_verifies() {
+    let v = verifier(Scheme::Slack, &[SLACK_SECRET]);
+    let ts = SLACK_TS.to_string();
+    let headers = [
+        ("X-Slack-Signature", SLACK_SIGNATURE),
+        ("X-Slack-Request-Timestamp", &ts),
+    ];
+    assert!(run(&v, &headers, SLACK_BODY, SLACK_TS).is_ok());
+    assert_eq!(
+        run(&v, &headers, &SLACK_BODY[1..], SLACK_TS),
+        Err(Reason::NoMatch)
+    );
+    assert_eq!(
+        run(&v, &headers[..1], SLACK_BODY, SLACK_TS),
+        Err(Reason::MissingSignature)
+    );
+    assert_eq!(
+        run(&v, &headers[1..], SLACK_BODY, SLACK_TS),
+        Err(Reason::MissingSignature)
+    );
+    assert_eq!(
+        run(&v, &headers, SLACK_BODY, SLACK_TS + 301),
+        Err(Reason::TimestampTooOld)
+    );
+    let later = [headers[0], ("x-slack-request-timestamp", "1531420619")];
+    assert_eq!(run(&v, &later, SLACK_BODY, SLACK_TS), Err(Reason::NoMatch));
+}
+
+#[test]
+fn stripe_generated_vector_verifies() {
+    let v = verifier(Scheme::Stripe, &["whsec_test"]);
+    let digits = "347e9afe3d74ec4c5cbefd270edc9246513ae3da7b375223e302560fbd4146eb";
+    let with = |value: &str, expected: Result<(), Reason>| {
+        let got = run(&v, &[("Stripe-Signature", value)], EVENT, NOW_S);
+        assert_eq!(got.map(|_| ()), expected, "{value}");
+    };
+    with(&format!("t=1614265330,v1={digits}"), Ok(()));
+    with(&format!("v1={digits}, v0=00 ,t=1614265330,"), Ok(()));
+    with(&format!("t=1614265331,v1={digits}"), Err(Reason::NoMatch));
+    with(
+        &format!("t=1614265330,t=1614265330,v1={digits}"),
+        Err(Reason::MalformedSignature),
+    );
+    with(&format!("v1={digits}"), Err(Reason::MalformedSignature));
+    with(&format!("t=1614265330,v0={digits}"), Err(Reason::BadScheme));
+    with("t=1614265330", Err(Reason::MalformedSignature));
+    with("", Err(Reason::MalformedSignature));
+}
+
+#[test]
+fn shopify_generated_vector_verifies() {
+    let v = verifier(Scheme::Shopify, &["hush"]);
+    let value = "+TTNLrIAr++NEmlyRgFUnRYTKAMRFpBc9+Qp7eD6x2I=";
+    assert!(run(&v, &[("X-Shopify-Hmac-Sha256", value)], EVENT, NOW_S).is_ok());
+    fails(
+        &v,
+        &[("X-Shopify-Hmac-Sha256", value)],
+        b"{}",
+        Reason::NoMatch,
+    );
+    fails(
+        &v,
+        &[("X-Shopify-Hmac-Sha256", "%%%")],
+        EVENT,
+        Reason::MalformedSignature,
+    );
+}
+
+#[test]
+fn described_hmac_knows_each_hash_and_encoding() {
+    let v = verifier(
+        described(signed("x-sig", "{body}", Parse::Whole), HashKind::Sha1),
+        &["k"],
+    );
+    let sha1 = "000dfbf9fd58bd4e3c7633f494506cb4190a14a7";
+    assert!(run(&v, &[("x-sig", sha1)], EVENT, NOW_S).is_ok());
+    let mut plan = signed("x-sig", "{body}", Parse::Whole);
+    plan.encoding = Encoding::Base64;
+    let v = verifier(described(plan, HashKind::Sha512), &["k"]);
+    let sha512 =
+        "/25uOq+v/zSaZ6DK00tYJITdGr12dbMtHzaHwgmesHeuU8GqvdbGvhrPgieXjzXM8mSZm02lrZk2KoMPhkkZlQ==";
+    assert!(run(&v, &[("x-sig", sha512)], EVENT, NOW_S).is_ok());
+    fails(&v, &[("x-sig", sha1)], EVENT, Reason::MalformedSignature);
+}
+
+#[test]
+fn described_hmac_fills_its_template() {
+    let mut plan = signed("x-sig", "{{v:{header:X-Id}|{body}|{ts}}}", Parse::Whole);
+    plan.timestamp_header = Some("X-Time".into());
+    plan.sig_prefix = Some("sig ".into());
+    let v = verifier(described(plan, HashKind::Sha256), &["k"]);
+    let value = format!("sig {}", hmac_hex("k", b"{v:id 1|BODY|17}"));
+    let headers = [
+        ("x-sig", value.as_str()),
+        ("x-id", "id 1"),
+        ("x-time", "17"),
+    ];
+    // No tolerance: the time is signed, its age is not judged.
+    assert!(run(&v, &headers, b"BODY", NOW_S).is_ok());
+    fails(&v, &headers[..2], b"BODY", Reason::MissingSignature);
+    fails(
+        &v,
+        &[headers[0], headers[2]],
+        b"BODY",
+        Reason::MissingSignature,
+    );
+    fails(
+        &v,
+        &[headers[0], headers[2], ("x-id", "id 2")],
+        b"BODY",
+        Reason::NoMatch,
+    );
+}
+
+#[test]
+fn described_ed25519_verifies() {
+    let pair = Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap();
+    let other = Ed25519KeyPair::from_seed_unchecked(&[8; 32]).unwrap();
+    let mut plan = signed("X-Signature-Ed25519", "{ts}{body}", Parse::Whole);
+    plan.timestamp_header = Some("X-Signature-Timestamp".into());
+    let key = |p: &Ed25519KeyPair| hex(p.public_key().as_ref());
+    let v = verifier(
+        Scheme::Ed25519 { signed: plan },
+        &[&key(&other), &key(&pair)],
+    );
+    let signature = hex(pair.sign(b"1614265330{}").as_ref());
+    let headers = [
+        ("x-signature-ed25519", signature.as_str()),
+        ("x-signature-timestamp", "1614265330"),
+    ];
+    assert_eq!(run(&v, &headers, b"{}", NOW_S).unwrap().secret_index, 1);
+    fails(&v, &headers, b"{} ", Reason::NoMatch);
+    let short = [("x-signature-ed25519", &signature[2..]), headers[1]];
+    fails(&v, &short, b"{}", Reason::MalformedSignature);
+}
+
+#[test]
+fn bearer_compares_whole_tokens() {
+    let v = verifier(Scheme::Bearer { header: None }, &["old", "token"]);
+    let with =
+        |value: &str| run(&v, &[("Authorization", value)], b"x", NOW_S).map(|v| v.secret_index);
+    assert_eq!(with("Bearer token"), Ok(1));
+    assert_eq!(with("bearer  old"), Ok(0));
+    assert_eq!(with("Bearer toke"), Err(Reason::NoMatch));
+    assert_eq!(with("Bearer token2"), Err(Reason::NoMatch));
+    assert_eq!(with("Bearer"), Err(Reason::MalformedSignature));
+    assert_eq!(with("Bearertoken"), Err(Reason::BadScheme));
+    assert_eq!(with("Basic token"), Err(Reason::BadScheme));
+    assert_eq!(with("token"), Err(Reason::BadScheme));
+    fails(&v, &[], b"x", Reason::MissingSignature);
+    let bare = verifier(
+        Scheme::Bearer {
+            header: Some("X-Token".into()),
+        },
+        &["token"],
+    );
+    assert!(run(&bare, &[("x-token", "token")], b"x", NOW_S).is_ok());
+}
+
+#[test]
+fn basic_compares_user_and_password() {
+    let v = verifier(
+        Scheme::Basic {
+            username: "hook".into(),
+        },
+        &["pass", "pa:ss"],
+    );
+    let with = |pair: &str| {
+        let encoded = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, pair);
+        let value = format!("Basic {encoded}");
+        run(&v, &[("authorization", &value)], b"x", NOW_S).map(|v| v.secret_index)
+    };
+    assert_eq!(with("hook:pass"), Ok(0));
+    assert_eq!(with("hook:pa:ss"), Ok(1));
+    assert_eq!(with("hook:"), Err(Reason::NoMatch));
+    assert_eq!(with("root:pass"), Err(Reason::NoMatch));
+    fails(
+        &v,
+        &[("authorization", "Basic !!!")],
+        b"x",
+        Reason::MalformedSignature,
+    );
+    fails(
+        &v,
+        &[("authorization", "Bearer x")],
+        b"x",
+        Reason::BadScheme,
+    );
+}
+
+#[test]
+fn none_accepts_and_says_unsigned() {
+    let v = verifier(Scheme::None, &[]);
+    assert!(!run(&v, &[], b"anything", NOW_S).unwrap().signed);
+}

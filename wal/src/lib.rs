@@ -9,6 +9,7 @@
 //! maintenance; [`store`] is what the engine uses.
 
 pub mod ids;
+pub mod sim;
 
 pub mod host;
 

@@ -8,6 +8,8 @@ use std::future::Future;
 use std::io;
 use std::rc::Rc;
 
+pub mod sim;
+
 /// Every position, length and buffer of an I/O is a multiple of this.
 pub const BLOCK_BYTES: usize = 4096;
 

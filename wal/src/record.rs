@@ -63,6 +63,8 @@ pub struct Delivery {
     pub due_ms: u64,
     /// The state itself.
     pub state: DeliveryState,
+    /// Why it is dead; the meaning is the engine's. 0 otherwise.
+    pub reason: u8,
 }
 
 /// A key seen: a retry within its time is answered with `id`.

@@ -1,3 +1,9 @@
-//! The `ankusa-bench` command.
+//! The `ankusa-bench` command: parses, runs one bench, says how it ended.
 
-fn main() {}
+use std::process::ExitCode;
+
+use ankusa_bench::cli;
+
+fn main() -> ExitCode {
+    cli::main()
+}

@@ -1,0 +1,91 @@
+//! Commands, options and exit codes.
+//!
+//! Options with units say them in the help; an unknown or repeated flag is an error. Exit codes:
+//! 0, 1 failure (a gate that does not hold included), 64 usage.
+//!
+//! Runs on the main thread.
+
+mod load;
+mod units;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+pub use load::LoadArgs;
+pub use units::{parse_duration, parse_size};
+
+const EXIT_FAILURE: u8 = 1;
+const EXIT_USAGE: u8 = 64;
+
+#[derive(Parser)]
+#[command(name = "ankusa-bench", version, about = "Load generator and benches of ankusa", max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Offer load to a running server: closed loop, or open loop at a constant rate
+    Load(LoadArgs),
+    /// What the load generator itself can do, against the smallest server that answers
+    Ceiling(crate::ceiling::CeilingArgs),
+    /// (internal) The smallest server that answers
+    #[command(hide = true)]
+    Responder,
+}
+
+/// Where a bench writes, and on which cores it runs.
+#[derive(Args, Clone, Debug)]
+pub struct BenchArgs {
+    /// Directory for report.json, CSV and plots [default: bench-results/<bench>-<time>]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Core of the server
+    #[arg(long, default_value_t = 1, value_name = "CORE")]
+    pub server_core: usize,
+    /// Core of the load generator
+    #[arg(long, default_value_t = 0, value_name = "CORE")]
+    pub load_core: usize,
+    /// Interleaved rounds
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Measured time of one round of one subject, such as 5s
+    #[arg(long, default_value = "5s", value_name = "TIME", value_parser = parse_duration)]
+    pub duration: std::time::Duration,
+    /// Time before each measurement, not recorded
+    #[arg(long, default_value = "1s", value_name = "TIME", value_parser = parse_duration)]
+    pub warmup: std::time::Duration,
+}
+
+impl BenchArgs {
+    /// The directory of the results.
+    pub fn out_dir(&self, bench: &str) -> PathBuf {
+        self.out.clone().unwrap_or_else(|| crate::report::default_out(bench))
+    }
+}
+
+/// The command's `main`.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            let _ = e.print();
+            return if e.use_stderr() { ExitCode::from(EXIT_USAGE) } else { ExitCode::SUCCESS };
+        }
+    };
+    let result = match cli.command {
+        Command::Load(args) => load::run(&args),
+        Command::Ceiling(args) => crate::ceiling::run(&args),
+        Command::Responder => crate::responder::serve().map_err(anyhow::Error::from),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("ankusa-bench: {e:#}");
+            ExitCode::from(EXIT_FAILURE)
+        }
+    }
+}

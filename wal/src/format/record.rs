@@ -153,7 +153,7 @@ pub fn seal(kind: u8, flags: u8, extra_bytes: usize, out: &mut [u8]) -> u32 {
 pub fn record_len(record: &Record) -> usize {
     RECORD_HEADER_BYTES
         + match record {
-            Record::Delivery(_) => 8 + 2 + 2 + 8 + 1,
+            Record::Delivery(_) => 8 + 2 + 2 + 8 + 1 + 1,
             Record::Finished { .. } => 16,
             Record::Dedupe(_) => 16 + 16 + 8 + 8,
             Record::DedupeGone { .. } => 32,
@@ -188,6 +188,7 @@ fn encode_body(record: &Record, put: &mut Put<'_>) -> u8 {
             put.u16(row.attempts);
             put.u64(row.due_ms);
             put.u8(row.state as u8);
+            put.u8(row.reason);
             kind::DELIVERY
         }
         Record::Finished { first, last } => {
@@ -295,6 +296,7 @@ fn decode_body(record_kind: u8, take: &mut Take<'_>) -> Result<Record, FormatErr
             attempts: take.u16()?,
             due_ms: take.u64()?,
             state: DeliveryState::from_u8(take.u8()?).ok_or(bad("delivery state"))?,
+            reason: take.u8()?,
         }),
         kind::FINISHED => Record::Finished {
             first: Seq(take.u64()?),

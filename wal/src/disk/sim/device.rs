@@ -52,7 +52,7 @@ impl SimDiskConfig {
 }
 
 /// An aligned length of bytes.
-pub struct SimBuf(Box<[u8]>);
+pub struct SimBuf(Vec<u8>);
 
 impl AsRef<[u8]> for SimBuf {
     fn as_ref(&self) -> &[u8] {
@@ -64,7 +64,12 @@ impl AsMut<[u8]> for SimBuf {
         &mut self.0
     }
 }
-impl DiskBuf for SimBuf {}
+impl DiskBuf for SimBuf {
+    fn truncate(&mut self, bytes: usize) {
+        assert!(bytes.is_multiple_of(BLOCK_BYTES) && bytes <= self.0.len());
+        self.0.truncate(bytes);
+    }
+}
 
 /// An open file. Cloning means the same descriptor.
 #[derive(Clone)]
@@ -551,7 +556,7 @@ impl Disk for SimDisk {
 
     fn alloc(&self, bytes: usize) -> SimBuf {
         // Not zeros: what is left in a buffer must not look like padding by chance.
-        SimBuf(vec![0xa5; bytes.next_multiple_of(BLOCK_BYTES)].into_boxed_slice())
+        SimBuf(vec![0xa5; bytes.next_multiple_of(BLOCK_BYTES)])
     }
 
     async fn list(&self) -> io::Result<Vec<DirEntry>> {

@@ -5,10 +5,30 @@
 //! names or create files. Runs at boot, at a reload and offline; never on a reactor core.
 
 mod areas;
+mod effective;
+mod expand;
+mod key;
+mod load;
+mod not_built;
+mod problem;
+mod rules;
 mod secret;
+mod suggest;
+mod table;
+#[cfg(test)]
+mod tests;
+mod text;
+mod tree;
+mod values;
+mod walk;
 
 pub use areas::*;
+pub use effective::{Diff, Entry};
+pub use expand::Env;
+pub use load::{DEFAULT_FILE, FILE_VARIABLE, file_of, load};
+pub use problem::{At, ConfigError, Fault, Place, Problem};
 pub use secret::{REDACTED, Secret};
+pub use text::is_name;
 
 /// Where a configuration came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +66,59 @@ pub struct Config {
     pub backup: BackupConfig,
     /// `egress.*`.
     pub egress: EgressConfig,
-    /// `sources.*`, by name.
+    /// `sources.*`, in the order of the file; names are unique.
     pub sources: Vec<SourceConfig>,
+    /// Every key in effect, hidden values hidden.
+    pub effective: Vec<Entry>,
+}
+
+impl Config {
+    /// What holds where there is no file and no variable: loopback only, a source `demo` without
+    /// verification that delivers into `./delivered.ndjson`, data in `./data`.
+    pub fn tryout() -> Config {
+        match load(None, &Env::default()) {
+            Ok(loaded) => loaded.config,
+            // Built in, and a test loads it.
+            Err(error) => unreachable!("{error}"),
+        }
+    }
+
+    /// What changed, and what of it a reload takes over.
+    pub fn diff(old: &Config, new: &Config) -> Diff {
+        effective::diff(&old.effective, &new.effective)
+    }
+}
+
+/// Something that is allowed and most likely not meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// The key's path; empty where there is none.
+    pub path: String,
+    /// Where it stands.
+    pub place: Place,
+    /// What is odd.
+    pub text: String,
+}
+
+/// A configuration that holds, and what is odd about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// What is odd about it.
+    pub warnings: Vec<Warning>,
+}
+
+impl Loaded {
+    /// One line for each warning: place, key path, text.
+    pub fn warning_lines(&self) -> Vec<String> {
+        let file = match &self.config.origin {
+            Origin::Tryout => None,
+            Origin::File(file) => Some(file.as_path()),
+        };
+        self.warnings
+            .iter()
+            .map(|w| problem::line(file, &w.place, &w.path, &w.text))
+            .collect()
+    }
 }

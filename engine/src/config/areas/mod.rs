@@ -3,15 +3,15 @@
 //! Every field is in range and every rule between keys holds by the time one of these exists.
 //! Runs at boot and offline.
 
-pub mod node;
-pub mod http;
-pub mod wal;
-pub mod dispatch;
 pub mod dedupe;
+pub mod dispatch;
+pub mod http;
+pub mod intake;
+pub mod node;
+pub mod sinks;
 pub mod sources;
 pub mod verify;
-pub mod sinks;
-pub mod intake;
+pub mod wal;
 
 pub use dedupe::{DedupeConfig, DedupeScope};
 pub use dispatch::{Cidr, DispatchConfig, EgressConfig, EgressRule, RetryConfig};
@@ -22,9 +22,7 @@ pub use intake::{
 };
 pub use node::{Cores, LogConfig, LogFormat, LogLevel, NodeConfig};
 pub use sinks::{HttpSinkConfig, SinkConfig, SinkKind, SinkMethod, SinkUrl, UrlHost};
-pub use sources::{
-    DedupeKeyFrom, OnFleetDown, OnVerifyFailure, SourceConfig, SourceDedupeConfig,
-};
+pub use sources::{DedupeKeyFrom, OnFleetDown, OnVerifyFailure, SourceConfig, SourceDedupeConfig};
 pub use verify::{
     HmacHash, SignatureEncoding, SignatureParse, SignatureScheme, SignedPart, VerifyConfig,
 };

@@ -3,6 +3,9 @@
 //!
 //! Runs at boot and offline.
 
+use crate::config::key::{Key, Unit};
+use crate::config::text;
+use crate::config::values::Reader;
 use std::path::PathBuf;
 
 /// The CPUs the reactor cores are pinned to.
@@ -64,4 +67,56 @@ pub struct LogConfig {
     pub level: LogLevel,
     /// The shape of a line.
     pub format: LogFormat,
+}
+
+pub(in crate::config) const KEYS: &[Key] = &[
+    Key::text("node.name", &text::NODE_NAME, "What the APIs return as `instance`.").or_computed("the host name"),
+    Key::text("node.data_dir", &text::PATH, "The directory of the store. Relative to the working directory.").or("./data"),
+    Key::cores("node.cores", "The CPUs that reactor cores are pinned to: `all`, how many, or a list of their numbers.").or("all"),
+    Key::int("node.shards", 1, 1024, Unit::Of("shards"), "Shards of the store at its first boot; later boots keep what the store has, and add shards up to the number of cores.").or_computed("as many as cores"),
+    Key::int("node.shutdown_ms", 100, 600_000, Unit::Millis, "How long a stop may take to finish what is in flight.").or("30000").live(),
+    Key::word("log.level", &["trace", "debug", "info", "warn", "warning", "error"], "The least severe level that is logged. `warning` is `warn`.").or("info").live(),
+    Key::word("log.format", &["auto", "text", "json"], "`auto` is text on a terminal, else one JSON object a line.").or("auto"),
+];
+
+impl NodeConfig {
+    pub(in crate::config) fn read(r: &Reader<'_>) -> NodeConfig {
+        NodeConfig {
+            name: r.text_or("name", host_name),
+            data_dir: r.text("data_dir").into(),
+            cores: r.cores("cores"),
+            shards: r.int_opt("shards").map(|_| r.small("shards")),
+            shutdown_ms: r.int("shutdown_ms"),
+        }
+    }
+}
+
+impl LogConfig {
+    pub(in crate::config) fn read(r: &Reader<'_>) -> LogConfig {
+        LogConfig {
+            level: match r.text("level").as_str() {
+                "trace" => LogLevel::Trace,
+                "debug" => LogLevel::Debug,
+                "warn" | "warning" => LogLevel::Warn,
+                "error" => LogLevel::Error,
+                _ => LogLevel::Info,
+            },
+            format: match r.text("format").as_str() {
+                "text" => LogFormat::Text,
+                "json" => LogFormat::Json,
+                _ => LogFormat::Auto,
+            },
+        }
+    }
+}
+
+/// The name of this host; `ankusa` where it has none that can stand in an API.
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if (text::NODE_NAME.check)(name).is_ok() {
+        name.to_string()
+    } else {
+        "ankusa".to_string()
+    }
 }

@@ -1,0 +1,353 @@
+//! Rules between keys, and what is allowed but most likely not meant.
+//!
+//! A rule is silent while one of its keys is faulty by itself. Pure; runs at boot, at a reload and
+//! offline.
+
+use std::net::IpAddr;
+
+use super::areas::{
+    DedupeScope, EgressConfig, EgressRule, IntakeType, OnVerifyFailure, Routing, SinkKind, SinkUrl,
+    UrlHost, VerifyConfig, WalType,
+};
+use super::expand::Env;
+use super::problem::{Fault, Place};
+use super::values::Values;
+use super::{Config, Warning, suggest, table};
+
+/// What a hook takes beside its body and head, at most.
+const ENVELOPE_BYTES: u64 = 65_536;
+
+struct Rules<'a> {
+    values: &'a Values,
+}
+
+impl Rules<'_> {
+    /// `keys[0]` is the one to blame.
+    fn check(&self, keys: &[&str], good: bool, why: impl FnOnce() -> String) {
+        if !good && !keys.iter().any(|key| self.values.faulty(key)) {
+            self.values.fault(
+                keys[0].to_string(),
+                self.values.place(keys[0]),
+                Fault::Rule(why()),
+            );
+        }
+    }
+
+    fn required(&self, key: &str, there: bool, why: &str) {
+        if !there && !self.values.faulty(key) {
+            self.values.fault(
+                key.to_string(),
+                self.values.place(key),
+                Fault::Missing(format!(": {why}")),
+            );
+        }
+    }
+}
+
+/// Checks every rule.
+pub(super) fn check(c: &Config, values: &Values) {
+    let r = Rules { values };
+    listeners(c, &r);
+    sizes(c, &r);
+    dispatch(c, &r);
+    if c.dedupe.scope == DedupeScope::Fleet {
+        r.required(
+            "fleet.redis_url",
+            c.dedupe.redis_url.is_some(),
+            "dedupe.scope is fleet",
+        );
+    }
+    if c.wal.kind == WalType::Dual {
+        dual(c, &r);
+    }
+    if c.backup.enabled {
+        r.required(
+            "backup.store",
+            c.backup.store.is_some(),
+            "backup.enabled is true",
+        );
+        r.required(
+            "backup.signing_key",
+            c.backup.signing_key.is_some(),
+            "backup.enabled is true, and a backup is signed",
+        );
+    }
+    if let Some(age) = c.backup.max_age_ms {
+        let interval = c.backup.interval_ms;
+        r.check(
+            &["backup.max_age_ms", "backup.interval_ms"],
+            age > interval,
+            || format!("{age} ms is not above backup.interval_ms ({interval} ms)"),
+        );
+    }
+    let sinks: usize = c.sources.iter().map(|s| s.sinks.len()).sum();
+    r.check(&["sources"], sinks <= 60_000, || {
+        format!("{sinks} sinks in all; allowed: at most 60000")
+    });
+    for source in &c.sources {
+        let path = format!("sources.{}.trust_url_tenant", source.name);
+        let open = c.http.routing == Routing::TenantPath
+            && source.verify == VerifyConfig::None
+            && source.tenant == "default";
+        r.check(&[&path, "http.routing"], !open || source.trust_url_tenant, || {
+            "must be true for a source that verifies nothing and has no tenant of its own under http.routing: tenant_path, since any sender may then file hooks under any tenant".into()
+        });
+    }
+}
+
+fn listeners(c: &Config, r: &Rules<'_>) {
+    r.check(
+        &["admin.port", "http.port", "admin.ip", "http.ip"],
+        c.admin.port != c.http.port || !overlap(c.admin.ip, c.http.ip),
+        || format!("{} is the port of http.port as well", c.admin.port),
+    );
+    r.check(
+        &["admin.token", "admin.ip"],
+        c.admin.token.is_some() || c.admin.ip.is_loopback(),
+        || {
+            format!(
+                "is required: admin.ip is {}, which is not a loopback address",
+                c.admin.ip
+            )
+        },
+    );
+    if let Some(token) = &c.admin.token {
+        let good = token.expose().iter().all(|b| (b'!'..=b'~').contains(b));
+        r.check(&["admin.token"], good, || "holds a character that cannot stand in an authorization header; use printable ASCII without spaces".into());
+    }
+}
+
+fn overlap(a: IpAddr, b: IpAddr) -> bool {
+    a == b || a.is_unspecified() || b.is_unspecified()
+}
+
+fn sizes(c: &Config, r: &Rules<'_>) {
+    let segment = c.wal.segment_bytes;
+    r.check(&["wal.segment_bytes"], segment.is_multiple_of(4096), || {
+        format!("{segment} is not a multiple of 4096")
+    });
+    let largest = c.http.max_body_bytes + c.http.limits.head_bytes + ENVELOPE_BYTES;
+    r.check(&["wal.segment_bytes", "http.max_body_bytes", "http.limits.head_bytes"], segment > largest, || {
+        format!("{segment} bytes cannot hold the largest hook: http.max_body_bytes + http.limits.head_bytes + 65536 is {largest}")
+    });
+    let group = c.wal.group_max_bytes;
+    r.check(
+        &["wal.group_max_bytes", "wal.segment_bytes"],
+        group <= segment / 2,
+        || format!("{group} bytes is more than half of wal.segment_bytes ({segment})"),
+    );
+    for (key, max) in [
+        ("queue.max_bytes", c.queue.max_bytes),
+        ("dispatch.max_inflight_bytes", c.dispatch.max_inflight_bytes),
+    ] {
+        r.check(&[key, "http.max_body_bytes", "http.limits.head_bytes"], max >= largest, || {
+            format!("{max} bytes cannot hold the largest hook: http.max_body_bytes + http.limits.head_bytes + 65536 is {largest}")
+        });
+    }
+}
+
+fn dispatch(c: &Config, r: &Rules<'_>) {
+    let (open, max) = (c.dispatch.breaker_open_ms, c.dispatch.breaker_max_open_ms);
+    r.check(
+        &["dispatch.breaker_max_open_ms", "dispatch.breaker_open_ms"],
+        max >= open,
+        || format!("{max} ms is below dispatch.breaker_open_ms ({open} ms)"),
+    );
+    let retry = |path: String, base: u64, max: u64| {
+        let base_key = format!("{path}.base_ms");
+        r.check(&[&format!("{path}.max_ms"), &base_key], max >= base, || {
+            format!("{max} ms is below {base_key} ({base} ms)")
+        });
+    };
+    retry(
+        "dispatch.retry".into(),
+        c.dispatch.retry.base_ms,
+        c.dispatch.retry.max_ms,
+    );
+    if r.values.faulty("dispatch.retry") || c.dispatch.retry.max_ms < c.dispatch.retry.base_ms {
+        return;
+    }
+    for source in &c.sources {
+        retry(
+            format!("sources.{}.retry", source.name),
+            source.retry.base_ms,
+            source.retry.max_ms,
+        );
+    }
+}
+
+fn dual(c: &Config, r: &Rules<'_>) {
+    let under = "wal.type is dual";
+    r.required("backup.enabled", c.backup.enabled, under);
+    r.required("backup.max_age_ms", c.backup.max_age_ms.is_some(), under);
+    let found = |key: &str| r.values.found.contains_key(key);
+    r.required("intake.type", found("intake.type"), under);
+    r.required("intake.node_id", found("intake.node_id"), under);
+    let Some(intake) = &c.intake else { return };
+    if found("intake.type") {
+        match intake.kind {
+            IntakeType::Kafka => r.required("intake.kafka.brokers", !intake.kafka.brokers.is_empty(), "intake.type is kafka"),
+            IntakeType::Jetstream => {
+                r.required("intake.jetstream.url", !intake.jetstream.url.is_empty(), "intake.type is jetstream");
+                r.required("intake.jetstream.stream", !intake.jetstream.stream.is_empty(), "intake.type is jetstream");
+            }
+            IntakeType::Memory => r.check(&["intake.type", "http.ip", "intake.memory"], c.http.ip.is_loopback() || intake.memory_allow_unsafe, || {
+                format!("memory is lost with this host, and http.ip is {}, which is not a loopback address; for a test set intake.memory.allow_unsafe: true", c.http.ip)
+            }),
+        }
+    }
+    let (publish, deadline) = (intake.publish_timeout_ms, c.http.limits.request_deadline_ms);
+    r.check(
+        &[
+            "intake.publish_timeout_ms",
+            "http.limits.request_deadline_ms",
+        ],
+        publish < deadline,
+        || format!("{publish} ms is not below http.limits.request_deadline_ms ({deadline} ms)"),
+    );
+    let (reconcile, ttl) = (intake.reconcile_deadline_ms, c.dedupe.pending_ttl_ms);
+    r.check(
+        &[
+            "intake.reconcile_deadline_ms",
+            "fleet.pending_ttl_ms",
+            "dedupe.scope",
+        ],
+        c.dedupe.scope == DedupeScope::Node || reconcile < ttl,
+        || format!("{reconcile} ms is not below fleet.pending_ttl_ms ({ttl} ms)"),
+    );
+    let (record, least) = (
+        intake.max_record_bytes,
+        c.http.max_body_bytes + ENVELOPE_BYTES,
+    );
+    r.check(
+        &["intake.max_record_bytes", "http.max_body_bytes"],
+        record >= least,
+        || format!("{record} bytes is below http.max_body_bytes + 65536 ({least})"),
+    );
+    r.check(
+        &["intake.pending.max_bytes", "intake.max_record_bytes"],
+        intake.pending_max_bytes >= record,
+        || {
+            format!(
+                "{} bytes is below intake.max_record_bytes ({record})",
+                intake.pending_max_bytes
+            )
+        },
+    );
+}
+
+/// What is allowed and most likely not meant.
+pub(super) fn warnings(c: &Config, values: &Values, env: &Env) -> Vec<Warning> {
+    let mut out = Vec::new();
+    let mut warn = |path: String, text: String| {
+        let place = values.place(&path);
+        out.push(Warning { path, place, text });
+    };
+    if c.sources.is_empty() {
+        warn(
+            "sources".into(),
+            "there is no source: every hook is answered 404".into(),
+        );
+    }
+    if c.admin.token.as_ref().is_some_and(|t| t.len() < 16) {
+        warn("admin.token".into(), "is shorter than 16 characters".into());
+    }
+    if c.wal.allow_unsafe_filesystem {
+        warn(
+            "wal.allow_unsafe_filesystem".into(),
+            "a 2xx is worth what the file system of node.data_dir is worth".into(),
+        );
+    }
+    for source in &c.sources {
+        if source.verify == VerifyConfig::None && !c.http.ip.is_loopback() {
+            warn(
+                format!("sources.{}.verify", source.name),
+                "anyone who reaches the listener can send hooks here".into(),
+            );
+        }
+        if source.verify == VerifyConfig::None
+            && source.on_verify_failure != OnVerifyFailure::Reject
+        {
+            warn(
+                format!("sources.{}.on_verify_failure", source.name),
+                "has no effect: nothing is verified".into(),
+            );
+        }
+        for (i, sink) in source.sinks.iter().enumerate() {
+            let SinkKind::Http(http) = &sink.kind else {
+                continue;
+            };
+            if let Some(text) = closed(&http.url, &c.egress) {
+                warn(format!("sources.{}.sinks[{i}].url", source.name), text);
+            }
+        }
+    }
+    for name in env
+        .names()
+        .filter(|n| n.starts_with("ANKUSA_") && *n != "ANKUSA_CONFIG" && !from_cluster(n))
+    {
+        if !table::rows().any(|key| key.variable().as_deref() == Some(name)) {
+            let variables: Vec<String> = table::rows().filter_map(|k| k.variable()).collect();
+            let near = suggest::nearest(name, variables.iter().map(String::as_str));
+            let hint = near.map_or(String::new(), |n| format!("; did you mean {n}?"));
+            out.push(Warning {
+                path: String::new(),
+                place: Place::Env(name.into()),
+                text: format!("sets no key{hint}"),
+            });
+        }
+    }
+    out
+}
+
+/// Variables that a cluster sets for a service called `ankusa` or `ankusa-…`.
+fn from_cluster(name: &str) -> bool {
+    name.ends_with("_SERVICE_HOST")
+        || name.contains("_SERVICE_PORT")
+        || name.ends_with("_PORT")
+        || name.contains("_TCP")
+        || name.contains("_UDP")
+}
+
+/// Why a sink can never be reached, as far as its URL shows.
+fn closed(url: &SinkUrl, egress: &EgressConfig) -> Option<String> {
+    let named = egress.allow.iter().any(|rule| match (rule, &url.host) {
+        (EgressRule::Host(name), UrlHost::Name(host)) => name == host,
+        (EgressRule::Cidr(cidr), UrlHost::Ip(ip)) => cidr.contains(*ip),
+        // A name may resolve into the block.
+        (EgressRule::Cidr(_), UrlHost::Name(_)) => !url.https && !egress.allow_http,
+        _ => false,
+    });
+    if named {
+        return None;
+    }
+    if !url.https && !egress.allow_http {
+        return Some(
+            "is plain http, which egress.allow_http forbids: nothing will be delivered".into(),
+        );
+    }
+    match &url.host {
+        UrlHost::Ip(ip) if is_private(*ip) && !egress.allow_private => Some(format!(
+            "{ip} is a private address, which egress.allow_private forbids: nothing will be delivered"
+        )),
+        UrlHost::Name(name) if name == "localhost" && !egress.allow_private => Some(
+            "localhost is this host, which egress.allow_private forbids: nothing will be delivered"
+                .into(),
+        ),
+        _ => None,
+    }
+}
+
+fn is_private(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => {
+            ip.is_private() || ip.is_loopback() || ip.is_link_local() || ip.is_unspecified()
+        }
+        IpAddr::V6(ip) => {
+            ip.is_loopback()
+                || ip.is_unique_local()
+                || ip.is_unicast_link_local()
+                || ip.is_unspecified()
+        }
+    }
+}

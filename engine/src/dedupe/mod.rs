@@ -23,7 +23,7 @@ mod tests;
 
 pub use hash::{DEDUPE_HASH_BYTES, dedupe_hash};
 pub use path::{JsonPath, PathError};
-pub use plan::{DedupeKey, Extraction, KeyPlan, KeyPreset, idempotency_key, write_idempotency_key};
+pub use plan::{DedupeKey, Extraction, KeyPlan, idempotency_key, write_idempotency_key};
 pub use scan::{Absence, DEPTH_MAX, JsonScan, SCAN_STEP_BYTES, Scalar, ScanStep};
 
 /// The longest key that is kept as it is.

@@ -33,23 +33,22 @@ pub(super) struct Segment {
 }
 
 impl JsonPath {
-    /// Parses the dotted form.
-    pub fn parse(text: &str) -> Result<JsonPath, PathError> {
-        let segments: Box<[Segment]> = text.split('.').map(Segment::new).collect();
-        if segments.iter().any(|s| s.name.is_empty()) {
+    /// A path of these segments.
+    pub fn new<S: AsRef<str>>(names: &[S]) -> Result<JsonPath, PathError> {
+        let segments: Box<[Segment]> = names.iter().map(|n| Segment::new(n.as_ref())).collect();
+        if segments.is_empty() || segments.iter().any(|s| s.name.is_empty()) {
             return Err(PathError::EmptySegment);
         }
-        if segments.len() > SEGMENTS_MAX || text.len() > PATH_BYTES_MAX {
+        let bytes: usize = segments.iter().map(|s| s.name.len()).sum();
+        if segments.len() > SEGMENTS_MAX || bytes > PATH_BYTES_MAX {
             return Err(PathError::TooLong);
         }
         Ok(JsonPath { segments })
     }
 
-    /// The path of one name.
-    pub(super) fn of_name(name: &str) -> JsonPath {
-        JsonPath {
-            segments: [Segment::new(name)].into(),
-        }
+    /// Parses the dotted form.
+    pub fn parse(text: &str) -> Result<JsonPath, PathError> {
+        JsonPath::new(&text.split('.').collect::<Vec<_>>())
     }
 
     pub(super) fn segment(&self, depth: usize) -> Option<&Segment> {

@@ -8,36 +8,8 @@ use aws_lc_rs::digest;
 use super::KEY_BYTES_MAX;
 use super::path::{JsonPath, PathError};
 use super::scan::{JsonScan, Scalar};
+use crate::config::DedupeKeyFrom;
 use crate::verify::Lookup;
-
-/// The providers whose key has a known place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyPreset {
-    /// `x-github-delivery`.
-    Github,
-    /// `webhook-id`, else `svix-id`.
-    StandardWebhooks,
-    /// `x-shopify-event-id`, else `x-shopify-webhook-id`.
-    Shopify,
-    /// `id` of the JSON body.
-    Stripe,
-}
-
-impl KeyPreset {
-    /// The preset of that name.
-    pub fn parse(word: &str) -> Option<KeyPreset> {
-        Some(match word {
-            "github" => KeyPreset::Github,
-            "standard_webhooks" => KeyPreset::StandardWebhooks,
-            "shopify" => KeyPreset::Shopify,
-            "stripe" => KeyPreset::Stripe,
-            _ => return None,
-        })
-    }
-
-    /// Every name, for the message that lists them.
-    pub const WORDS: [&'static str; 4] = ["github", "standard_webhooks", "shopify", "stripe"];
-}
 
 /// Where the key of a source's hooks is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,26 +31,18 @@ pub enum Extraction {
 }
 
 impl KeyPlan {
-    /// The plan of a preset.
-    pub fn preset(preset: KeyPreset) -> KeyPlan {
+    /// The plan of a source.
+    pub fn build(from: &DedupeKeyFrom) -> Result<KeyPlan, PathError> {
         let headers =
             |names: &[&str]| KeyPlan::Headers(names.iter().map(|n| Box::from(*n)).collect());
-        match preset {
-            KeyPreset::Github => headers(&["x-github-delivery"]),
-            KeyPreset::StandardWebhooks => headers(&["webhook-id", "svix-id"]),
-            KeyPreset::Shopify => headers(&["x-shopify-event-id", "x-shopify-webhook-id"]),
-            KeyPreset::Stripe => KeyPlan::Json(JsonPath::of_name("id")),
-        }
-    }
-
-    /// A key in a header. The configuration has checked that it is a header name.
-    pub fn header(name: &str) -> KeyPlan {
-        KeyPlan::Headers([Box::from(name.to_ascii_lowercase())].into())
-    }
-
-    /// A key in the body.
-    pub fn json(path: &str) -> Result<KeyPlan, PathError> {
-        Ok(KeyPlan::Json(JsonPath::parse(path)?))
+        Ok(match from {
+            DedupeKeyFrom::GitHub => headers(&["x-github-delivery"]),
+            DedupeKeyFrom::StandardWebhooks => headers(&["webhook-id", "svix-id"]),
+            DedupeKeyFrom::Shopify => headers(&["x-shopify-event-id", "x-shopify-webhook-id"]),
+            DedupeKeyFrom::Stripe => KeyPlan::Json(JsonPath::parse("id")?),
+            DedupeKeyFrom::Header(name) => headers(&[&name.to_ascii_lowercase()]),
+            DedupeKeyFrom::Json(members) => KeyPlan::Json(JsonPath::new(members)?),
+        })
     }
 
     /// Starts the extraction. A header sent twice gives no key: guessing wrong could lose a hook.

@@ -5,6 +5,7 @@ use ankusa_wal::ids::HookId;
 use proptest::prelude::*;
 
 use super::*;
+use crate::config::DedupeKeyFrom;
 use crate::verify::Lookup;
 
 fn scan(path: &str, body: &[u8]) -> Result<Scalar, Absence> {
@@ -129,7 +130,7 @@ fn different_lone_surrogates_are_different_keys() {
     );
     found("id", r#"{"id":"\ud800\u0041"}"#, b"\xED\xA0\x80A");
     let key = |text: &str| {
-        KeyPlan::json("id")
+        KeyPlan::build(&DedupeKeyFrom::Stripe)
             .unwrap()
             .run(|_| Lookup::Absent, text.as_bytes())
             .unwrap()
@@ -293,52 +294,67 @@ fn unusable_paths_are_refused() {
 
 #[test]
 fn presets_look_where_the_provider_puts_it() {
-    let key = |preset: &str, headers: &[(&str, &str)], body: &str| {
-        let plan = KeyPlan::preset(KeyPreset::parse(preset).unwrap());
+    let key = |from: DedupeKeyFrom, headers: &[(&str, &str)], body: &str| {
+        let plan = KeyPlan::build(&from).unwrap();
         let lookup = |name: &str| Lookup::of(name, headers.iter().map(|(n, v)| (n, v.as_bytes())));
         let key = plan.run(lookup, body.as_bytes());
         key.map(|k| String::from_utf8(k.as_bytes().to_vec()).unwrap())
     };
     let is = |got: Option<String>, expected: &str| assert_eq!(got.as_deref(), Some(expected));
+    let github = || DedupeKeyFrom::GitHub;
     is(
-        key("github", &[("X-GitHub-Delivery", "72d3162e")], "{}"),
+        key(github(), &[("X-GitHub-Delivery", "72d3162e")], "{}"),
         "72d3162e",
     );
     is(
-        key("standard_webhooks", &[("webhook-id", "msg_1")], "{}"),
+        key(
+            DedupeKeyFrom::StandardWebhooks,
+            &[("webhook-id", "msg_1")],
+            "{}",
+        ),
         "msg_1",
     );
     is(
-        key("standard_webhooks", &[("svix-id", "msg_2")], "{}"),
+        key(
+            DedupeKeyFrom::StandardWebhooks,
+            &[("svix-id", "msg_2")],
+            "{}",
+        ),
         "msg_2",
     );
     let both = [("X-Shopify-Webhook-Id", "w"), ("X-Shopify-Event-Id", "e")];
-    is(key("shopify", &both, "{}"), "e");
-    is(key("shopify", &both[..1], "{}"), "w");
+    is(key(DedupeKeyFrom::Shopify, &both, "{}"), "e");
+    is(key(DedupeKeyFrom::Shopify, &both[..1], "{}"), "w");
     is(
-        key("stripe", &[], r#"{"object":"event","id":"evt_9"}"#),
+        key(
+            DedupeKeyFrom::Stripe,
+            &[],
+            r#"{"object":"event","id":"evt_9"}"#,
+        ),
         "evt_9",
     );
-    assert_eq!(key("github", &[], "{}"), None);
+    is(
+        key(DedupeKeyFrom::Header("X-A".into()), &[("x-a", "k")], ""),
+        "k",
+    );
+    let path = DedupeKeyFrom::Json(vec!["a".into(), "b".into()]);
+    is(key(path, &[], r#"{"a":{"b":7}}"#), "7");
+    assert_eq!(key(github(), &[], "{}"), None);
     assert_eq!(
         key(
-            "github",
+            github(),
             &[("x-github-delivery", "a"), ("x-github-delivery", "a")],
             "{}"
         ),
         None
     );
-    for word in KeyPreset::WORDS {
-        assert!(KeyPreset::parse(word).is_some());
-    }
-    assert_eq!(KeyPreset::parse("GitHub"), None);
 }
 
 #[test]
 fn empty_values_are_no_key() {
-    let json = KeyPlan::json("id").unwrap();
+    let json = KeyPlan::build(&DedupeKeyFrom::Stripe).unwrap();
     assert_eq!(json.run(|_| Lookup::Absent, br#"{"id":""}"#), None);
-    let header = KeyPlan::header("X-Event-Id");
+    let header = KeyPlan::build(&DedupeKeyFrom::Header("X-Event-Id".into())).unwrap();
     assert_eq!(header.run(|_| Lookup::One(b""), b""), None);
     assert_eq!(
         header.run(

@@ -7,12 +7,9 @@
 
 use aws_lc_rs::{constant_time, digest, hmac, signature};
 
-use super::header::{Lookup, SIGNATURE_BYTES_MAX};
-use super::plan::{Plan, Reading, github, header_name, shopify, slack, standard_webhooks, stripe};
-use super::spec::{
-    BuildError, HashKind, PRESET_TOLERANCE_S, SECRETS_MAX, Scheme, SecretEncoding, VerifySpec,
-    decode_base64, decode_public_key,
-};
+use super::encoding::{SIGNATURE_BYTES_MAX, decode_base64};
+use super::header::Lookup;
+use super::plan::{Plan, Reading};
 use super::{Reason, Verified};
 
 /// Hashed between two chances to yield, over all secrets: about a third of a millisecond.
@@ -20,11 +17,11 @@ const SLICE_BYTES: usize = 256 * 1024;
 
 /// Decides whether a request comes from the holder of a source's secret.
 pub struct Verifier {
-    scheme: &'static str,
-    kind: Kind,
+    pub(super) scheme: &'static str,
+    pub(super) kind: Kind,
 }
 
-enum Kind {
+pub(super) enum Kind {
     /// Accept everything: the operator wrote `none`.
     Open,
     /// Refuse everything: the secret is not usable.
@@ -34,7 +31,9 @@ enum Kind {
         keys: Keys,
     },
     Bearer {
-        header: Option<Box<str>>,
+        header: Box<str>,
+        /// Before the token; empty for none.
+        word: Box<[u8]>,
         tokens: Vec<digest::Digest>,
     },
     Basic {
@@ -42,7 +41,7 @@ enum Kind {
     },
 }
 
-enum Keys {
+pub(super) enum Keys {
     Hmac(Vec<hmac::Key>),
     Ed25519(Vec<signature::ParsedPublicKey>),
 }
@@ -68,83 +67,6 @@ impl Keys {
 }
 
 impl Verifier {
-    /// Validates `spec`; the errors are for the configuration check.
-    pub fn build(spec: &VerifySpec) -> Result<Verifier, BuildError> {
-        let scheme = spec.scheme.as_str();
-        check_secrets(spec)?;
-        let secrets = |encoding: SecretEncoding| -> Result<Vec<Vec<u8>>, BuildError> {
-            spec.secrets
-                .iter()
-                .enumerate()
-                .map(|(i, s)| encoding.decode(s, i))
-                .collect()
-        };
-        let hmac_keys = |hash: HashKind, encoding| -> Result<Keys, BuildError> {
-            let keys = secrets(encoding)?;
-            Ok(Keys::Hmac(
-                keys.iter()
-                    .map(|k| hmac::Key::new(hash.hmac(), k))
-                    .collect(),
-            ))
-        };
-        let preset = |encoding| hmac_keys(HashKind::Sha256, encoding);
-        let windowed = Some(spec.tolerance_s.unwrap_or(PRESET_TOLERANCE_S));
-        if spec.scheme.is_timeless() && spec.tolerance_s.is_some() {
-            return Err(BuildError::UnusedTolerance { scheme });
-        }
-        let signed = |plans: Vec<Result<Plan, BuildError>>, keys| -> Result<Kind, BuildError> {
-            let plans = plans.into_iter().collect::<Result<_, _>>()?;
-            Ok(Kind::Signed { plans, keys })
-        };
-        let text = SecretEncoding::Text;
-        let kind = match &spec.scheme {
-            Scheme::None => Kind::Open,
-            Scheme::Stripe => signed(vec![Plan::build(&stripe(), windowed)], preset(text)?)?,
-            Scheme::Github => signed(vec![Plan::build(&github(), None)], preset(text)?)?,
-            Scheme::Shopify => signed(vec![Plan::build(&shopify(), None)], preset(text)?)?,
-            Scheme::Slack => signed(vec![Plan::build(&slack(), windowed)], preset(text)?)?,
-            Scheme::StandardWebhooks => {
-                let family = |name| Plan::build(&standard_webhooks(name), windowed);
-                let plans = vec![family("webhook"), family("svix")];
-                signed(plans, preset(SecretEncoding::Base64)?)?
-            }
-            Scheme::Hmac {
-                signed: description,
-                hash,
-                secret_encoding,
-            } => {
-                let plan = Plan::build(description, spec.tolerance_s);
-                signed(vec![plan], hmac_keys(*hash, *secret_encoding)?)?
-            }
-            Scheme::Ed25519 {
-                signed: description,
-            } => {
-                let plan = Plan::build(description, spec.tolerance_s);
-                signed(vec![plan], Keys::Ed25519(public_keys(&spec.secrets)?))?
-            }
-            Scheme::Bearer { header } => Kind::Bearer {
-                header: header.as_deref().map(header_name).transpose()?,
-                tokens: secrets(SecretEncoding::Text)?
-                    .iter()
-                    .map(|t| sha256(&[t]))
-                    .collect(),
-            },
-            Scheme::Basic { username } => {
-                if username.is_empty() || username.contains(':') {
-                    return Err(BuildError::BadUsername);
-                }
-                let credential = |p: &Vec<u8>| sha256(&[username.as_bytes(), b":", p]);
-                Kind::Basic {
-                    credentials: secrets(SecretEncoding::Text)?
-                        .iter()
-                        .map(credential)
-                        .collect(),
-                }
-            }
-        };
-        Ok(Verifier { scheme, kind })
-    }
-
     /// What stands in for a source whose secret cannot be used: refuses everything as
     /// `bad_secret`, so that a source from the admin API whose key file went missing fails closed.
     pub fn refusing(scheme: &'static str) -> Verifier {
@@ -177,17 +99,11 @@ impl Verifier {
             Kind::Open => passed(false, 0),
             Kind::Refusing => Err(Reason::BadSecret),
             Kind::Bearer {
-                header: None,
+                header,
+                word,
                 tokens,
             } => {
-                let token = credentials(headers("authorization").required()?, b"bearer")?;
-                passed(true, position(tokens, &sha256(&[token]))?)
-            }
-            Kind::Bearer {
-                header: Some(name),
-                tokens,
-            } => {
-                let token = headers(name).required()?;
+                let token = credentials(headers(header).required()?, word)?;
                 passed(true, position(tokens, &sha256(&[token]))?)
             }
             Kind::Basic { credentials: known } => {
@@ -292,8 +208,11 @@ impl Check<'_> {
     }
 }
 
-/// What follows the scheme's word in an `Authorization` header.
+/// What follows the scheme's word; the whole value when there is no word.
 fn credentials<'h>(value: &'h [u8], scheme: &[u8]) -> Result<&'h [u8], Reason> {
+    if scheme.is_empty() {
+        return Ok(value);
+    }
     let (word, rest) = value
         .split_at_checked(scheme.len())
         .ok_or(Reason::BadScheme)?;
@@ -316,40 +235,8 @@ fn position(known: &[digest::Digest], given: &digest::Digest) -> Result<usize, R
     matched.ok_or(Reason::NoMatch)
 }
 
-fn sha256(parts: &[&[u8]]) -> digest::Digest {
+pub(super) fn sha256(parts: &[&[u8]]) -> digest::Digest {
     let mut context = digest::Context::new(&digest::SHA256);
     parts.iter().for_each(|part| context.update(part));
     context.finish()
-}
-
-fn check_secrets(spec: &VerifySpec) -> Result<(), BuildError> {
-    match (&spec.scheme, spec.secrets.len()) {
-        (Scheme::None, 0) => return Ok(()),
-        (Scheme::None, _) => return Err(BuildError::UnusedSecret),
-        (scheme, 0) => {
-            return Err(BuildError::MissingSecret {
-                scheme: scheme.as_str(),
-            });
-        }
-        (_, got) if got > SECRETS_MAX => return Err(BuildError::TooManySecrets { got }),
-        _ => {}
-    }
-    // Blank is what an unset variable between quotes leaves behind.
-    match spec.secrets.iter().position(|s| s.trim().is_empty()) {
-        Some(index) => Err(BuildError::EmptySecret { index }),
-        None => Ok(()),
-    }
-}
-
-fn public_keys(secrets: &[String]) -> Result<Vec<signature::ParsedPublicKey>, BuildError> {
-    let parse = |(index, text): (usize, &String)| {
-        let key = decode_public_key(text, index)?;
-        signature::ParsedPublicKey::new(&signature::ED25519, key).map_err(|_| {
-            BuildError::UndecodableSecret {
-                index,
-                what: "an Ed25519 public key",
-            }
-        })
-    };
-    secrets.iter().enumerate().map(parse).collect()
 }

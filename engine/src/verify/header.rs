@@ -2,14 +2,12 @@
 //! signatures. Pure functions over bytes; no input panics.
 
 use super::Reason;
-use super::spec::Encoding;
+use super::encoding::{SIGNATURE_BYTES_MAX, decode_signature};
+use crate::config::SignatureEncoding;
 
 /// How many candidate signatures one header may carry. Rotation needs two or three; the bound keeps
 /// a hostile header from buying compares.
 pub const CANDIDATES_MAX: usize = 32;
-
-/// The longest signature: SHA-512 and Ed25519 both have 64 bytes.
-pub(super) const SIGNATURE_BYTES_MAX: usize = 64;
 
 /// What a request has under a header name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +107,7 @@ impl Candidates {
         &mut self,
         text: &[u8],
         prefix: &[u8],
-        encoding: Encoding,
+        encoding: SignatureEncoding,
     ) -> Result<(), Reason> {
         self.seen_count += 1;
         if self.seen_count > CANDIDATES_MAX {
@@ -120,7 +118,7 @@ impl Candidates {
             return Ok(());
         };
         let mut out = [0u8; SIGNATURE_BYTES_MAX];
-        match encoding.decode_signature(digits, &mut out) {
+        match decode_signature(encoding, digits, &mut out) {
             Some(len) if len == self.signature_bytes => self.decoded.push(out),
             _ => self.malformed = true,
         }

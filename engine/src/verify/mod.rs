@@ -4,8 +4,8 @@
 //! `bearer`, `basic`), and the words for why a request failed. The signature is checked over the
 //! body bytes exactly as received; nothing is parsed, decompressed or re-serialised first.
 //!
-//! Invariants: a verifier that exists has at least one usable secret (a missing, empty or
-//! undecodable one is a [`BuildError`], never a verifier that accepts everything); every compare
+//! Invariants: a verifier that exists has at least one usable secret (a missing or
+//! empty one is a [`BuildError`], never a verifier that accepts everything); every compare
 //! with a secret-derived value is constant time; the work per request is bounded by
 //! [`SECRETS_MAX`] hashes of the body and [`CANDIDATES_MAX`] compares.
 //!
@@ -15,23 +15,19 @@
 //! Runs on a shard core, in the request's task. A long body is hashed in slices: the caller feeds
 //! [`Check::update`] with pieces of [`Check::chunk_bytes`] and may yield in between.
 
+mod build;
 mod challenge;
 mod check;
+mod encoding;
 mod header;
 mod plan;
-mod spec;
-mod template;
 #[cfg(test)]
 mod tests;
 
+pub use build::{BuildError, SECRETS_MAX};
 pub use challenge::{CHALLENGE_BODY_BYTES_MAX, slack_challenge};
 pub use check::{Check, Verifier};
 pub use header::{CANDIDATES_MAX, Lookup};
-pub use spec::{
-    BuildError, Encoding, HashKind, Parse, SECRETS_MAX, Scheme, SecretEncoding, SignedSpec,
-    VerifySpec,
-};
-pub use template::TemplateError;
 
 /// Why a request did not verify. The words are part of the wire contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,19 +4,28 @@
 //! Pure: reads headers and a time it is given, hashes nothing.
 
 use super::Reason;
+use super::build::BuildError;
 use super::header::{Candidates, Lookup, check_window, parse_seconds};
-use super::spec::{BuildError, Encoding, Parse, SignedSpec};
-use super::template::{Part, Template, is_header_name};
+use crate::config::{SignatureEncoding, SignatureParse, SignatureScheme, SignedPart};
 
 /// Where one signature is and what it covers; header names in lower case.
 pub(super) struct Plan {
     pub(super) header: Box<str>,
-    template: Template,
-    parse: Parse,
+    before: Box<[SignedPart]>,
+    after: Box<[SignedPart]>,
+    cut: Cut,
     prefix: Box<[u8]>,
-    encoding: Encoding,
+    encoding: SignatureEncoding,
     timestamp: TimestampFrom,
     tolerance_s: Option<u64>,
+}
+
+/// How the header is cut into candidates.
+enum Cut {
+    Whole,
+    /// At commas; the `t=` pair is no candidate.
+    Commas,
+    Spaces,
 }
 
 enum TimestampFrom {
@@ -37,45 +46,54 @@ pub(super) struct Reading {
 }
 
 impl Plan {
-    /// Validates a description; the errors are for the configuration check.
-    pub(super) fn build(spec: &SignedSpec, tolerance_s: Option<u64>) -> Result<Plan, BuildError> {
-        let template = Template::parse(&spec.signed)?;
-        let timestamp_header = spec
-            .timestamp_header
-            .as_deref()
-            .map(header_name)
-            .transpose()?;
-        let covered = template.covers_timestamp(timestamp_header.as_deref());
-        let timestamp = match (timestamp_header, spec.parse) {
-            (Some(name), _) => TimestampFrom::Header(name),
-            (None, Parse::CsvPairs) if covered || tolerance_s.is_some() => TimestampFrom::Pair,
+    /// Prepares a described scheme.
+    pub(super) fn build(scheme: &SignatureScheme) -> Result<Plan, BuildError> {
+        let parts = &scheme.signed;
+        let body_count = parts.iter().filter(|p| **p == SignedPart::Body).count();
+        let (1, Some(body_at)) = (
+            body_count,
+            parts.iter().position(|p| *p == SignedPart::Body),
+        ) else {
+            return Err(BuildError::BodyCount { got: body_count });
+        };
+        let tolerance_s = scheme.tolerance_seconds;
+        let wants_time = parts.contains(&SignedPart::Timestamp);
+        let timestamp = match (&scheme.timestamp_header, &scheme.parse) {
+            (Some(name), _) => TimestampFrom::Header(name.to_ascii_lowercase().into()),
+            (None, SignatureParse::CsvPairs { .. }) if wants_time || tolerance_s.is_some() => {
+                TimestampFrom::Pair
+            }
+            (None, _) if wants_time => return Err(BuildError::NoTimestamp { what: "{ts}" }),
+            (None, _) if tolerance_s.is_some() => {
+                return Err(BuildError::NoTimestamp {
+                    what: "a tolerance",
+                });
+            }
             (None, _) => TimestampFrom::Nowhere,
         };
-        let nowhere = matches!(timestamp, TimestampFrom::Nowhere);
-        if nowhere && tolerance_s.is_some() {
-            return Err(BuildError::NoTimestamp {
-                what: "tolerance_seconds",
-            });
-        }
-        if nowhere && template.parts().any(|p| *p == Part::Timestamp) {
-            return Err(BuildError::NoTimestamp {
-                what: "{ts} in the signed template",
-            });
-        }
-        if tolerance_s.is_some() && !covered {
+        let is_time = |part: &SignedPart| match (part, &timestamp) {
+            (SignedPart::Timestamp, _) => true,
+            (SignedPart::Header(name), TimestampFrom::Header(time)) => {
+                name.eq_ignore_ascii_case(time)
+            }
+            _ => false,
+        };
+        if tolerance_s.is_some() && !parts.iter().any(is_time) {
             return Err(BuildError::UnsignedTimestamp);
         }
-        let prefix = spec.sig_prefix.as_deref().unwrap_or(match spec.parse {
-            Parse::Whole => "",
-            Parse::CsvPairs => "v1=",
-            Parse::SpaceVersions => "v1,",
-        });
+        let (cut, mut prefix) = match &scheme.parse {
+            SignatureParse::Whole => (Cut::Whole, String::new()),
+            SignatureParse::CsvPairs { sig_key } => (Cut::Commas, format!("{sig_key}=")),
+            SignatureParse::SpaceVersions { version } => (Cut::Spaces, version.clone()),
+        };
+        prefix.push_str(&scheme.sig_prefix);
         Ok(Plan {
-            header: header_name(&spec.signature_header)?,
-            template,
-            parse: spec.parse,
+            header: scheme.signature_header.to_ascii_lowercase().into(),
+            before: parts[..body_at].into(),
+            after: parts[body_at + 1..].into(),
+            cut,
             prefix: prefix.as_bytes().into(),
-            encoding: spec.encoding,
+            encoding: scheme.encoding,
             timestamp,
             tolerance_s,
         })
@@ -101,8 +119,8 @@ impl Plan {
         }
         let timestamp = timestamp.unwrap_or_default();
         Ok(Reading {
-            before: fill(&self.template.before, timestamp, &headers)?,
-            after: fill(&self.template.after, timestamp, &headers)?,
+            before: fill(&self.before, timestamp, &headers)?,
+            after: fill(&self.after, timestamp, &headers)?,
             candidates,
             timestamp_s,
         })
@@ -111,12 +129,12 @@ impl Plan {
     fn candidates(&self, value: &[u8], signature_bytes: usize) -> Result<Candidates, Reason> {
         let mut candidates = Candidates::new(signature_bytes);
         let mut offer = |text: &[u8]| candidates.offer(text, &self.prefix, self.encoding);
-        match self.parse {
-            Parse::Whole => offer(value)?,
-            Parse::CsvPairs => pairs(value)
+        match self.cut {
+            Cut::Whole => offer(value)?,
+            Cut::Commas => pairs(value)
                 .filter(|p| !p.starts_with(b"t="))
                 .try_for_each(offer)?,
-            Parse::SpaceVersions => value
+            Cut::Spaces => value
                 .split(|b| *b == b' ')
                 .filter(|text| !text.is_empty())
                 .try_for_each(&mut offer)?,
@@ -127,16 +145,18 @@ impl Plan {
 
 /// The values of `parts` in order.
 fn fill<'h>(
-    parts: &[Part],
+    parts: &[SignedPart],
     timestamp: &[u8],
     headers: &impl Fn(&str) -> Lookup<'h>,
 ) -> Result<Vec<u8>, Reason> {
     let mut out = Vec::new();
     for part in parts {
         match part {
-            Part::Literal(text) => out.extend_from_slice(text),
-            Part::Timestamp => out.extend_from_slice(timestamp),
-            Part::Header(name) => out.extend_from_slice(headers(name).required()?),
+            SignedPart::Literal(text) => out.extend_from_slice(text.as_bytes()),
+            SignedPart::Timestamp => out.extend_from_slice(timestamp),
+            SignedPart::Header(name) => out.extend_from_slice(headers(name).required()?),
+            // The body stands between the two lists.
+            SignedPart::Body => {}
         }
     }
     Ok(out)
@@ -158,81 +178,102 @@ fn pair_timestamp(value: &[u8]) -> Result<&[u8], Reason> {
     }
 }
 
-pub(super) fn header_name(name: &str) -> Result<Box<str>, BuildError> {
-    if !is_header_name(name) {
-        return Err(BuildError::BadHeaderName {
-            name: name.to_owned(),
-        });
-    }
-    Ok(name.to_ascii_lowercase().into())
-}
-
-pub(super) fn stripe() -> SignedSpec {
-    SignedSpec {
-        signature_header: "stripe-signature".into(),
-        signed: "{ts}.{body}".into(),
-        parse: Parse::CsvPairs,
-        sig_prefix: None,
-        encoding: Encoding::Hex,
-        timestamp_header: None,
+/// `t=…,v1=…` over `t.body`.
+pub(super) fn stripe(tolerance_s: u64) -> SignatureScheme {
+    let parse = SignatureParse::CsvPairs {
+        sig_key: "v1".into(),
+    };
+    let signed = vec![SignedPart::Timestamp, literal("."), SignedPart::Body];
+    SignatureScheme {
+        tolerance_seconds: Some(tolerance_s),
+        ..scheme("stripe-signature", signed, parse, SignatureEncoding::Hex)
     }
 }
 
-pub(super) fn github() -> SignedSpec {
-    whole(
-        "x-hub-signature-256",
-        "{body}",
-        "sha256=",
-        Encoding::Hex,
-        None,
-    )
+/// `sha256=…` over the body.
+pub(super) fn github() -> SignatureScheme {
+    let signed = vec![SignedPart::Body];
+    SignatureScheme {
+        sig_prefix: "sha256=".into(),
+        ..scheme(
+            "x-hub-signature-256",
+            signed,
+            SignatureParse::Whole,
+            SignatureEncoding::Hex,
+        )
+    }
 }
 
-pub(super) fn shopify() -> SignedSpec {
-    whole(
+/// Bare base64 over the body.
+pub(super) fn shopify() -> SignatureScheme {
+    let signed = vec![SignedPart::Body];
+    scheme(
         "x-shopify-hmac-sha256",
-        "{body}",
-        "",
-        Encoding::Base64,
-        None,
+        signed,
+        SignatureParse::Whole,
+        SignatureEncoding::Base64,
     )
 }
 
-pub(super) fn slack() -> SignedSpec {
-    let timestamp = Some("x-slack-request-timestamp");
-    whole(
-        "x-slack-signature",
-        "v0:{ts}:{body}",
-        "v0=",
-        Encoding::Hex,
-        timestamp,
-    )
+/// `v0=…` over `v0:ts:body`.
+pub(super) fn slack(tolerance_s: u64) -> SignatureScheme {
+    let signed = vec![
+        literal("v0:"),
+        SignedPart::Timestamp,
+        literal(":"),
+        SignedPart::Body,
+    ];
+    SignatureScheme {
+        sig_prefix: "v0=".into(),
+        timestamp_header: Some("x-slack-request-timestamp".into()),
+        tolerance_seconds: Some(tolerance_s),
+        ..scheme(
+            "x-slack-signature",
+            signed,
+            SignatureParse::Whole,
+            SignatureEncoding::Hex,
+        )
+    }
 }
 
-pub(super) fn standard_webhooks(family: &str) -> SignedSpec {
-    SignedSpec {
-        signature_header: format!("{family}-signature"),
-        signed: format!("{{header:{family}-id}}.{{ts}}.{{body}}"),
-        parse: Parse::SpaceVersions,
-        sig_prefix: None,
-        encoding: Encoding::Base64,
+/// `v1,…` between spaces over `id.ts.body`; `family` is what the three header names open with.
+pub(super) fn standard_webhooks(family: &str, tolerance_s: u64) -> SignatureScheme {
+    let parse = SignatureParse::SpaceVersions {
+        version: "v1,".into(),
+    };
+    let id = SignedPart::Header(format!("{family}-id"));
+    let signed = vec![
+        id,
+        literal("."),
+        SignedPart::Timestamp,
+        literal("."),
+        SignedPart::Body,
+    ];
+    let header = format!("{family}-signature");
+    SignatureScheme {
         timestamp_header: Some(format!("{family}-timestamp")),
+        tolerance_seconds: Some(tolerance_s),
+        ..scheme(&header, signed, parse, SignatureEncoding::Base64)
     }
 }
 
-fn whole(
+fn scheme(
     header: &str,
-    signed: &str,
-    prefix: &str,
-    encoding: Encoding,
-    timestamp_header: Option<&str>,
-) -> SignedSpec {
-    SignedSpec {
+    signed: Vec<SignedPart>,
+    parse: SignatureParse,
+    encoding: SignatureEncoding,
+) -> SignatureScheme {
+    SignatureScheme {
         signature_header: header.into(),
-        signed: signed.into(),
-        parse: Parse::Whole,
-        sig_prefix: Some(prefix.into()),
+        signed,
+        parse,
+        sig_prefix: String::new(),
         encoding,
-        timestamp_header: timestamp_header.map(str::to_owned),
+        timestamp_header: None,
+        tolerance_seconds: None,
     }
+}
+
+fn literal(text: &str) -> SignedPart {
+    SignedPart::Literal(text.into())
 }

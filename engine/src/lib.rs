@@ -2,6 +2,7 @@
 //! administration. The binary `ankusa` is a thin caller of this library.
 
 pub mod claims;
+pub mod commit;
 pub mod config;
 pub mod dedupe;
 pub mod mesh;

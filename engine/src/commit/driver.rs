@@ -1,0 +1,315 @@
+//! Obeys the [`Committer`]: builds groups, hands them to the store (and the log), and passes on
+//! what they settle as. One task per shard, on the shard's core.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use ankusa_wal::{Disk, Host, Lsn, Outcome, Refusal, Seq, Store, TaskClass};
+
+use super::{Committer, Item, QueueLimits, Taken, Verdict};
+
+/// Records that no one waits for (delivery outcomes, marks) start a group of their own after
+/// this, or when there are [`QUEUED_RECORDS`] of them.
+const QUEUED_LINGER: Duration = Duration::from_millis(10);
+const QUEUED_RECORDS: usize = 1024;
+
+/// How often deadlines are looked at.
+const SWEEP: Duration = Duration::from_millis(100);
+
+/// The log half of a group, where the mode has one.
+pub trait LogHalf {
+    /// Hands the record of `seq` to the log: one attempt. Its answer comes from
+    /// [`LogHalf::poll_answer`], always.
+    fn publish(&self, seq: Seq, envelope: &[u8]);
+
+    /// The next answer: the record's seq and whether it was confirmed.
+    fn poll_answer(&self, cx: &mut Context<'_>) -> Poll<(Seq, bool)>;
+}
+
+/// What a shard's commit tells the rest of the core.
+pub trait Listener {
+    /// These hooks may be delivered from now on.
+    fn durable(&self, seq: Seq);
+
+    /// A group was handed to the store.
+    fn group_started(&self, records: usize, bytes: usize);
+
+    /// A group settled after so long.
+    fn group_settled(&self, outcome: Outcome, micros: u64);
+}
+
+/// Ceilings of one group.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupLimits {
+    /// Most bytes.
+    pub bytes_max: usize,
+    /// Most records.
+    pub records_max: usize,
+}
+
+/// The commit of one shard. A clone is the same commit.
+pub struct Commit<D: Disk> {
+    inner: Rc<Inner<D>>,
+}
+
+impl<D: Disk> Clone for Commit<D> {
+    fn clone(&self) -> Self {
+        Commit {
+            inner: Rc::clone(&self.inner),
+        }
+    }
+}
+
+struct Inner<D: Disk> {
+    store: Store<D>,
+    host: Rc<dyn Host>,
+    committer: RefCell<Committer>,
+    group: GroupLimits,
+    log: Option<Rc<dyn LogHalf>>,
+    listener: Rc<dyn Listener>,
+    waker: RefCell<Option<Waker>>,
+    started: RefCell<std::collections::VecDeque<(Lsn, u64)>>,
+    lingering: Cell<bool>,
+    linger_over: Cell<bool>,
+    closing: Cell<bool>,
+}
+
+impl<D: Disk> Commit<D> {
+    /// The commit over `store`. Call [`Commit::start`] to run it.
+    pub fn new(
+        store: Store<D>,
+        host: Rc<dyn Host>,
+        queue: QueueLimits,
+        group: GroupLimits,
+        log: Option<Rc<dyn LogHalf>>,
+        listener: Rc<dyn Listener>,
+    ) -> Commit<D> {
+        Commit {
+            inner: Rc::new(Inner {
+                store,
+                host,
+                committer: RefCell::new(Committer::new(queue)),
+                group,
+                log,
+                listener,
+                waker: RefCell::new(None),
+                started: RefCell::default(),
+                lingering: Cell::new(false),
+                linger_over: Cell::new(false),
+                closing: Cell::new(false),
+            }),
+        }
+    }
+
+    /// Starts the driving task and the deadline sweep.
+    pub fn start(&self) {
+        let host = &self.inner.host;
+        host.spawn(TaskClass::Commit, Box::pin(run(Rc::clone(&self.inner))));
+        host.spawn(TaskClass::Commit, Box::pin(sweep(Rc::clone(&self.inner))));
+    }
+
+    /// Whether a request may be taken now; asked before anything is done for it.
+    pub fn admit(&self) -> Result<(), Refusal> {
+        if self.inner.closing.get() {
+            return Err(Refusal::Closed);
+        }
+        self.inner.store.admit()
+    }
+
+    /// Queues a hook for the next group. It is settled exactly once after `Ok`, and never after
+    /// an `Err` (the queue is full).
+    pub fn submit(&self, item: Rc<dyn Item>) -> Result<(), Rc<dyn Item>> {
+        let now_us = self.inner.host.mono_us();
+        self.inner.committer.borrow_mut().offer(item, now_us)?;
+        self.inner.wake();
+        Ok(())
+    }
+
+    /// Tells the driver that records were put in the store's queue.
+    pub fn nudge(&self) {
+        if !self.inner.lingering.get() {
+            self.inner.wake();
+        }
+    }
+
+    /// Hooks waiting, their bytes, groups in flight.
+    pub fn depth(&self) -> (usize, usize, usize) {
+        let committer = self.inner.committer.borrow();
+        (committer.waiting(), committer.waiting_bytes(), committer.inflight())
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store<D> {
+        &self.inner.store
+    }
+
+    /// Takes no more, and completes when nothing waits and nothing is in flight. The store is
+    /// not closed.
+    pub async fn drain(&self) {
+        self.inner.closing.set(true);
+        self.inner.wake();
+        loop {
+            let idle = {
+                let committer = self.inner.committer.borrow();
+                committer.waiting() == 0 && committer.inflight() == 0
+            };
+            if idle {
+                return;
+            }
+            self.inner.host.sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+async fn run<D: Disk>(inner: Rc<Inner<D>>) {
+    poll_fn(|cx| inner.poll(cx)).await
+}
+
+async fn sweep<D: Disk>(inner: Rc<Inner<D>>) {
+    loop {
+        inner.host.sleep(SWEEP).await;
+        let now_us = inner.host.mono_us();
+        inner.committer.borrow_mut().expire(now_us);
+    }
+}
+
+impl<D: Disk> Inner<D> {
+    fn wake(&self) {
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    fn poll(self: &Rc<Self>, cx: &mut Context<'_>) -> Poll<()> {
+        *self.waker.borrow_mut() = Some(cx.waker().clone());
+        self.settle_local(cx);
+        self.settle_log(cx);
+        if self.store.is_fenced() {
+            // Nothing of what waits was issued: it is refused, not held back.
+            let mut committer = self.committer.borrow_mut();
+            committer.refuse_waiting(Verdict::StoreUnavailable);
+        }
+        if self.wants_group() {
+            if self.store.poll_ready(cx).is_ready() && self.start_group() {
+                // One group, then let others run; the next one follows at once.
+                cx.waker().wake_by_ref();
+            }
+        } else {
+            self.linger();
+        }
+        Poll::Pending
+    }
+
+    fn settle_local(&self, cx: &mut Context<'_>) {
+        while let Poll::Ready(settled) = self.store.poll_settled(cx) {
+            let now_us = self.host.mono_us();
+            let mut started = self.started.borrow_mut();
+            while let Some((lsn, at_us)) = started.front().copied() {
+                if lsn > settled.lsn {
+                    break;
+                }
+                started.pop_front();
+                if lsn == settled.lsn {
+                    self.listener.group_settled(settled.outcome, now_us.saturating_sub(at_us));
+                }
+            }
+            drop(started);
+            self.committer
+                .borrow_mut()
+                .local(settled.lsn, settled.outcome, &mut |seq| self.listener.durable(seq));
+        }
+    }
+
+    fn settle_log(&self, cx: &mut Context<'_>) {
+        let Some(log) = &self.log else {
+            return;
+        };
+        while let Poll::Ready((seq, confirmed)) = log.poll_answer(cx) {
+            self.committer.borrow_mut().log(seq, confirmed);
+        }
+    }
+
+    fn wants_group(&self) -> bool {
+        if self.committer.borrow().waiting() > 0 {
+            return true;
+        }
+        let queued = self.store.queued();
+        queued >= QUEUED_RECORDS || (queued > 0 && (self.linger_over.get() || self.closing.get()))
+    }
+
+    /// Arms the linger for records that no one waits for.
+    fn linger(self: &Rc<Self>) {
+        if self.store.queued() == 0 || self.lingering.replace(true) {
+            return;
+        }
+        let inner = Rc::clone(self);
+        let sleep = self.host.sleep(QUEUED_LINGER);
+        self.host.spawn(
+            TaskClass::Commit,
+            Box::pin(async move {
+                sleep.await;
+                inner.lingering.set(false);
+                inner.linger_over.set(true);
+                inner.wake();
+            }),
+        );
+    }
+
+    fn start_group(&self) -> bool {
+        let mut committer = self.committer.borrow_mut();
+        let planned = committer.next_group_bytes(self.group.bytes_max, self.group.records_max);
+        let Some(mut builder) = self.store.try_begin_sized(planned) else {
+            return false;
+        };
+        let mut taken = committer.begin();
+        loop {
+            let full = builder.records() >= self.group.records_max;
+            let first = taken.is_empty();
+            let went = !full
+                && committer.take(
+                    &mut taken,
+                    self.log.is_some(),
+                    |bytes| first || builder.fits(bytes),
+                    |item| {
+                        let mut seq = Seq(0);
+                        item.draft(&mut |draft| seq = builder.hook(draft));
+                        seq
+                    },
+                );
+            if !went {
+                break;
+            }
+        }
+        self.linger_over.set(false);
+        let (records, bytes) = (builder.records(), builder.bytes());
+        self.mutate(&mut taken);
+        // Both halves start now, side by side: the log's from the same bytes as the store's.
+        if let Some(log) = &self.log {
+            for seq in taken.seqs() {
+                if let Some(envelope) = builder.envelope_of(seq) {
+                    log.publish(seq, envelope);
+                }
+            }
+        }
+        let now_us = self.host.mono_us();
+        let lsn = self.store.submit(builder);
+        committer.started(lsn, taken, now_us);
+        drop(committer);
+        self.started.borrow_mut().push_back((lsn, now_us));
+        self.listener.group_started(records, bytes);
+        true
+    }
+
+    #[cfg(feature = "mutations")]
+    fn mutate(&self, taken: &mut Taken) {
+        if ankusa_wal::mutations::is("ack_before_write") {
+            taken.lie();
+        }
+    }
+
+    #[cfg(not(feature = "mutations"))]
+    fn mutate(&self, _taken: &mut Taken) {}
+}

@@ -265,23 +265,16 @@ impl<D: Disk> Inner<D> {
             return false;
         };
         let mut taken = committer.begin();
-        loop {
+        while let Some(bytes) = committer.next_bytes() {
             let full = builder.records() >= self.group.records_max;
-            let first = taken.is_empty();
-            let went = !full
-                && committer.take(
-                    &mut taken,
-                    self.log.is_some(),
-                    |bytes| first || builder.fits(bytes),
-                    |item| {
-                        let mut seq = Seq(0);
-                        item.draft(&mut |draft| seq = builder.hook(draft));
-                        seq
-                    },
-                );
-            if !went {
+            if full || !(taken.is_empty() || builder.fits(bytes)) {
                 break;
             }
+            committer.take(&mut taken, self.log.is_some(), |item| {
+                let mut seq = Seq(0);
+                item.draft(&mut |draft| seq = builder.hook(draft));
+                seq
+            });
         }
         self.linger_over.set(false);
         let (records, bytes) = (builder.records(), builder.bytes());

@@ -225,23 +225,15 @@ impl Committer {
         }
     }
 
-    /// Takes the next hook if it `fits`, encodes it with `encode` and notes its seq. False when
-    /// there is none or it does not fit.
-    pub fn take(
-        &mut self,
-        taken: &mut Taken,
-        with_log: bool,
-        fits: impl FnOnce(usize) -> bool,
-        encode: impl FnOnce(&dyn Item) -> Seq,
-    ) -> bool {
-        let Some(next) = self.waiting.front() else {
-            return false;
-        };
-        if !fits(next.bytes) {
-            return false;
-        }
+    /// Upper bound of the bytes that the next waiting hook takes.
+    pub fn next_bytes(&self) -> Option<usize> {
+        self.waiting.front().map(|next| next.bytes)
+    }
+
+    /// Takes the next hook, encodes it with `encode` and notes its seq. Nothing when none waits.
+    pub fn take(&mut self, taken: &mut Taken, with_log: bool, encode: impl FnOnce(&dyn Item) -> Seq) {
         let Some(next) = self.waiting.pop_front() else {
-            return false;
+            return;
         };
         self.waiting_bytes -= next.bytes;
         let seq = encode(next.item.as_ref());
@@ -261,7 +253,6 @@ impl Committer {
             settled: false,
             abandoned: false,
         });
-        true
     }
 
     /// The group was handed to the store under `lsn`.

@@ -36,7 +36,7 @@ fn committer() -> Committer {
 fn start(c: &mut Committer, lsn: u64, seqs: &[u64], with_log: bool) {
     let mut taken = c.begin();
     for seq in seqs {
-        assert!(c.take(&mut taken, with_log, |_| true, |_| Seq(*seq)));
+        c.take(&mut taken, with_log, |_| Seq(*seq));
     }
     c.started(Lsn(lsn), taken, 0);
 }
@@ -174,9 +174,6 @@ fn a_record_that_does_not_fit_stays_for_the_next_group() {
     c.offer(probe(10), 0).ok().unwrap();
     c.offer(probe(20), 0).ok().unwrap();
     assert_eq!(c.next_group_bytes(25, 10), 10);
-    let mut taken = c.begin();
-    assert!(c.take(&mut taken, false, |b| b <= 10, |_| Seq(1)));
-    assert!(!c.take(&mut taken, false, |b| b <= 10, |_| Seq(2)));
-    c.started(Lsn(1), taken, 0);
-    assert_eq!((c.waiting(), c.waiting_bytes()), (1, 20));
+    start(&mut c, 1, &[1], false);
+    assert_eq!((c.waiting(), c.waiting_bytes(), c.next_bytes()), (1, 20, Some(20)));
 }

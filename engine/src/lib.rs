@@ -5,6 +5,7 @@ pub mod claims;
 pub mod commit;
 pub mod config;
 pub mod dedupe;
+pub mod egress;
 pub mod mesh;
 pub mod runtime;
 pub mod verify;

@@ -28,6 +28,7 @@ pub(super) struct Core {
     stopping: Cell<bool>,
     open: Cell<usize>,
     held: Cell<u64>,
+    idle_serial: Cell<u64>,
     /// The accept loop, waiting for a connection to end.
     accepting: Cell<Option<Waker>>,
     /// Whoever stops the server, waiting for the last connection to end.
@@ -61,6 +62,8 @@ pub(super) enum Signal {
 pub(super) struct Slot {
     phase: Cell<Phase>,
     deadline_ms: Cell<u64>,
+    /// Orders idle connections by when they became so.
+    idle_serial: Cell<u64>,
     body_start_ms: Cell<u64>,
     body_bytes: Cell<u64>,
     signal: Cell<Signal>,
@@ -123,6 +126,7 @@ impl Core {
             stopping: Cell::new(false),
             open: Cell::new(0),
             held: Cell::new(0),
+            idle_serial: Cell::new(0),
             accepting: Cell::new(None),
             stopper: Cell::new(None),
         }
@@ -161,6 +165,7 @@ impl Core {
         let slot = Rc::new(Slot {
             phase: Cell::new(Phase::Idle),
             deadline_ms: Cell::new(self.clock.now_ms() + self.limits.head_ms),
+            idle_serial: Cell::new(self.next_idle_serial()),
             body_start_ms: Cell::new(0),
             body_bytes: Cell::new(0),
             signal: Cell::new(Signal::None),
@@ -226,7 +231,7 @@ impl Core {
             .flatten()
             .filter(|s| s.phase.get() == Phase::Idle && s.signal.get() == Signal::None)
             .collect();
-        idle.sort_unstable_by_key(|s| s.deadline_ms.get());
+        idle.sort_unstable_by_key(|s| s.idle_serial.get());
         for slot in idle.iter().take(self.limits.connections_max / 64 + 1) {
             slot.tell(Signal::Close);
             self.gauges.connections_evicted.add(1);
@@ -240,6 +245,11 @@ impl Core {
         }
         self.stopper.set(Some(cx.waker().clone()));
         Poll::Pending
+    }
+
+    fn next_idle_serial(&self) -> u64 {
+        self.idle_serial.set(self.idle_serial.get() + 1);
+        self.idle_serial.get()
     }
 
     pub(super) fn open_count(&self) -> usize {
@@ -274,6 +284,9 @@ impl Entry {
         self.slot.phase.set(phase);
         self.slot.signal.set(Signal::None);
         self.slot.deadline_ms.set(now_ms + allowed_ms);
+        if phase == Phase::Idle {
+            self.slot.idle_serial.set(self.core.next_idle_serial());
+        }
         if phase == Phase::Body {
             self.slot.body_start_ms.set(now_ms);
             self.slot.body_bytes.set(0);

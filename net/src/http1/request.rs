@@ -31,6 +31,10 @@ impl Request {
 }
 
 /// What to do with a request, told by its head.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "made and taken apart at once; a box would be an allocation"
+)]
 pub enum HeadDecision<A> {
     /// Read the body, then call [`Handler::handle`].
     Body {

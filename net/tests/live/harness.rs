@@ -207,7 +207,7 @@ pub fn statuses(text: &str) -> Vec<u16> {
 }
 
 /// Waits until `condition` holds.
-pub fn wait_for(what: &str, condition: impl Fn() -> bool) {
+pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let begin = std::time::Instant::now();
     while !condition() {
         assert!(
@@ -216,4 +216,29 @@ pub fn wait_for(what: &str, condition: impl Fn() -> bool) {
         );
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// How many sockets of this process are bound to `port`, listeners included.
+pub fn sockets_on_port(port: u16) -> usize {
+    let ours: std::collections::HashSet<String> = std::fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .filter_map(|link| {
+            Some(
+                link.to_str()?
+                    .strip_prefix("socket:[")?
+                    .strip_suffix(']')?
+                    .to_owned(),
+            )
+        })
+        .collect();
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let local_port = format!(":{port:04X}");
+    table
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .filter(|fields| {
+            fields.len() > 9 && fields[1].ends_with(&local_port) && ours.contains(fields[9])
+        })
+        .count()
 }

@@ -1,19 +1,32 @@
 //! The ingest server, as its clients meet it.
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::sync::atomic::Ordering;
 
 use ankusa_net::http1::Limits;
 
-use crate::harness::{Live, read_response, statuses};
+use crate::harness::{
+    BODY_MAX, Live, read_all, read_response, sockets_on_port, statuses, wait_for,
+};
+
+const GOOD: &[u8] = b"POST /hook HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello";
+
+fn quick() -> Limits {
+    Limits {
+        head_ms: 300,
+        body_ms: 60_000,
+        body_rate_grace_ms: 300,
+        idle_ms: 60_000,
+        ..Limits::default()
+    }
+}
 
 #[test]
 fn posts_on_one_connection_are_answered_in_order() {
     let live = Live::start(Limits::default());
     let mut stream = live.connect();
     for n in 1..=3 {
-        stream
-            .write_all(b"POST /hook HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello")
-            .unwrap();
+        stream.write_all(GOOD).unwrap();
         let response = read_response(&mut stream);
         assert!(
             response.starts_with("HTTP/1.1 201 Created\r\n"),
@@ -24,8 +37,7 @@ fn posts_on_one_connection_are_answered_in_order() {
             "{response}"
         );
     }
-    let pipelined = b"POST /hook HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello".repeat(200);
-    let text = live.converse(&pipelined);
+    let text = live.converse(&GOOD.repeat(200));
     assert_eq!(statuses(&text), vec![201; 200]);
     let serials: Vec<u64> = text
         .split(r#""serial":"#)
@@ -35,4 +47,449 @@ fn posts_on_one_connection_are_answered_in_order() {
     assert_eq!(serials, (4..=203).collect::<Vec<_>>());
     drop(stream);
     assert_eq!(live.stop().connections_left, 0);
+}
+
+#[test]
+fn nothing_after_a_doubtful_request_is_executed() {
+    let live = Live::start(Limits::default());
+    let bad = [
+        "POST /hook HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "POST /hook HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+        "POST /hook HTTP/1.1\r\nHost: a\r\nContent-Length: 46\r\nContent-Length: 0\r\n\r\n",
+        "POST /hook HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nContent-Length: 0\r\n\r\n",
+        "POST /hook HTTP/1.1\r\nHost: a\r\nContent-Length: 0, 0\r\n\r\n",
+        "POST /hook HTTP/1.1\r\nHost: a\r\nContent-Length: +0\r\n\r\n",
+        "POST /hook HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "POST /hook HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: x, chunked\r\n\r\n0\r\n\r\n",
+        "POST /hook HTTP/1.1\r\nHost: a\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        "POST /hook HTTP/1.1\r\nHost: a\r\nX: y\r\n z\r\n\r\n",
+        "POST /hook HTTP/1.1\nHost: a\n\n",
+        "POST /hook HTTP/1.1\r\n\r\n",
+        "POST /hook HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
+        "POST /hook HTTP/1.1\r\nHost: a\r\nX: \0\r\n\r\n",
+        "POST /hook HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0x0\r\n\r\n",
+        "POST /hook HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n00000000000000000\r\n\r\n",
+        "POST /hook HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0;a\n\r\n",
+        "POST /hook HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n",
+        "POST /hook HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: y\nz\r\n\r\n",
+        "\r\n\r\nPOST /hook HTTP/1.1\r\nHost: a\r\n\r\n",
+        "hello\r\n\r\n",
+    ];
+    for text in bad {
+        let mut bytes = text.as_bytes().to_vec();
+        bytes.extend_from_slice(GOOD);
+        let answer = live.converse(&bytes);
+        assert_eq!(statuses(&answer), [400], "{text:?} -> {answer:?}");
+        assert!(answer.contains("\r\nConnection: close\r\n"), "{answer:?}");
+        assert!(
+            answer.ends_with(r#"{"error":"malformed_request"}"#),
+            "{answer:?}"
+        );
+    }
+    assert_eq!(live.seen.handled.load(Ordering::SeqCst), 0);
+    assert_eq!(live.gauges.refused_malformed.get(), bad.len() as u64);
+}
+
+#[test]
+fn a_request_split_anywhere_gets_the_same_answer() {
+    let live = Live::start(Limits::default());
+    let rows: &[(&[u8], &str)] = &[
+        (b"\r\nPOST /hook?a=b HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello", r#""len":5,"sum":532}"#),
+        (
+            b"POST /hook HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;x=\"y\"\r\nlo\r\n0\r\nT: v\r\n\r\n",
+            r#""len":5,"sum":532}"#,
+        ),
+        (b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n", r#""len":0,"sum":0}"#),
+        (b"POST /hook HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nContent-Length: 0\r\n\r\n", "malformed_request\"}"),
+    ];
+    for (request, expected) in rows {
+        for at in 1..request.len() {
+            let mut stream = live.connect();
+            let before = live.gauges.bytes_in.get();
+            stream.write_all(&request[..at]).unwrap();
+            wait_for("the first part", || {
+                live.gauges.bytes_in.get() >= before + at as u64
+            });
+            // A refusal may have come before the rest.
+            let _ = stream.write_all(&request[at..]);
+            let answer = read_response(&mut stream);
+            assert!(answer.ends_with(expected), "cut at {at}: {answer:?}");
+        }
+    }
+}
+
+#[test]
+fn large_bodies_in_any_pieces_arrive_whole() {
+    let live = Live::start(Limits::default());
+    for len in [1, 8 * 1024, 65_000, 65_536, 70_000, BODY_MAX as usize] {
+        let body: Vec<u8> = (0..len).map(|n| (n * 7 % 251) as u8).collect();
+        let sum: u64 = body.iter().map(|b| u64::from(*b)).sum();
+        let expected = format!(r#""len":{len},"sum":{sum}}}"#);
+        let mut by_length =
+            format!("POST /hook HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n").into_bytes();
+        by_length.extend_from_slice(&body);
+        let mut by_chunks =
+            b"POST /hook HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+        for chunk in body.chunks(4099) {
+            by_chunks.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+            by_chunks.extend_from_slice(chunk);
+            by_chunks.extend_from_slice(b"\r\n");
+        }
+        by_chunks.extend_from_slice(b"0\r\n\r\n");
+        for request in [by_length, by_chunks] {
+            let mut stream = live.connect();
+            for piece in request.repeat(3).chunks(33_333) {
+                stream.write_all(piece).unwrap();
+            }
+            for _ in 0..3 {
+                let answer = read_response(&mut stream);
+                assert!(
+                    answer.starts_with("HTTP/1.1 201") && answer.ends_with(&expected),
+                    "{len}: {answer:?}"
+                );
+            }
+        }
+    }
+    wait_for("the bodies to be let go", || {
+        live.gauges.body_bytes_held.get() == 0
+    });
+}
+
+#[test]
+fn a_body_over_its_limit_is_refused_and_the_answer_readable_while_uploading() {
+    let live = Live::start(Limits::default());
+    let heads = [
+        format!("Content-Length: {}\r\n\r\n", 100_000_000),
+        "Transfer-Encoding: chunked\r\n\r\n5f5e100\r\n".to_owned(),
+        format!(
+            "Transfer-Encoding: chunked\r\n\r\n{BODY_MAX:x}\r\n{}\r\n5f5e100\r\n",
+            "x".repeat(BODY_MAX as usize)
+        ),
+    ];
+    for head in heads {
+        let mut stream = live.connect();
+        stream
+            .write_all(format!("POST /hook HTTP/1.1\r\nHost: a\r\n{head}").as_bytes())
+            .unwrap();
+        let block = vec![b'x'; 1_000_000];
+        for _ in 0..100 {
+            stream.write_all(&block).unwrap();
+        }
+        let answer = read_all(&mut stream);
+        assert_eq!(statuses(&answer), [413], "{answer:?}");
+        assert!(
+            answer.ends_with(r#"{"error":"payload_too_large","limit":100000}"#),
+            "{answer:?}"
+        );
+    }
+    assert_eq!(live.seen.handled.load(Ordering::SeqCst), 0);
+    // One byte over, announced late.
+    let over = format!(
+        "POST /hook HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{BODY_MAX:x}\r\n{}\r\n1\r\n",
+        "x".repeat(BODY_MAX as usize)
+    );
+    assert_eq!(statuses(&live.converse(over.as_bytes())), [413]);
+}
+
+#[test]
+fn a_refusal_at_the_head_does_not_wait_for_the_body() {
+    let live = Live::start(Limits::default());
+    for (line, status) in [("POST /nowhere", 404), ("PUT /hook", 405)] {
+        let mut stream = live.connect();
+        let request = format!(
+            "{line} HTTP/1.1\r\nHost: a\r\nContent-Length: 500\r\nExpect: 100-continue\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let answer = read_all(&mut stream);
+        assert_eq!(statuses(&answer), [status], "{answer:?}");
+        assert!(answer.contains("Connection: close"), "{answer:?}");
+    }
+    // With its body here, or without one, the connection goes on.
+    let mut bytes = b"POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello".to_vec();
+    bytes.extend_from_slice(b"GET /nowhere HTTP/1.1\r\nHost: a\r\n\r\n");
+    bytes.extend_from_slice(GOOD);
+    assert_eq!(statuses(&live.converse(&bytes)), [404, 404, 201]);
+    // With part of it here, it does not, and the rest is not taken for a request.
+    let mut bytes = format!(
+        "POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n",
+        500_000
+    )
+    .into_bytes();
+    bytes.extend_from_slice(&GOOD.repeat(1000));
+    assert_eq!(statuses(&live.converse(&bytes)), [404]);
+}
+
+#[test]
+fn going_on_is_told_only_to_who_was_accepted_and_waits() {
+    let live = Live::start(Limits::default());
+    for framing in ["Content-Length: 5", "Transfer-Encoding: chunked"] {
+        let mut stream = live.connect();
+        let head =
+            format!("POST /hook HTTP/1.1\r\nHost: a\r\n{framing}\r\nExpect: 100-continue\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        assert_eq!(read_response(&mut stream), "HTTP/1.1 100 Continue\r\n\r\n");
+        let body: &[u8] = if framing.starts_with('C') {
+            b"hello"
+        } else {
+            b"5\r\nhello\r\n0\r\n\r\n"
+        };
+        stream.write_all(body).unwrap();
+        assert!(read_response(&mut stream).starts_with("HTTP/1.1 201"));
+        // Whoever sent the body already does not need to be told.
+        stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
+        assert!(read_response(&mut stream).starts_with("HTTP/1.1 201"));
+    }
+    let mut stream = live.connect();
+    let head = format!(
+        "POST /hook HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\nExpect: 100-continue\r\n\r\n",
+        BODY_MAX + 1
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    assert_eq!(statuses(&read_all(&mut stream)), [413]);
+}
+
+#[test]
+fn versions_methods_and_persistence() {
+    let live = Live::start(Limits::default());
+    let answer = live.converse(
+        b"HEAD /health HTTP/1.1\r\nHost: a\r\n\r\nGET /health HTTP/1.1\r\nHost: a\r\n\r\n",
+    );
+    assert_eq!(statuses(&answer), [200, 200]);
+    assert_eq!(answer.matches("serial").count(), 1, "{answer:?}");
+    let mut closing =
+        b"POST /hook HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+            .to_vec();
+    closing.extend_from_slice(GOOD);
+    let answer = live.converse(&closing);
+    assert_eq!(statuses(&answer), [201]);
+    assert!(answer.contains("Connection: close"), "{answer:?}");
+    let old = b"POST /hook HTTP/1.0\r\nContent-Length: 5\r\n\r\nhello";
+    assert!(live.converse(&old.repeat(2)).contains("Connection: close"));
+    assert_eq!(live.seen.handled.load(Ordering::SeqCst), 4);
+    let kept = b"POST /hook HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 5\r\n\r\nhello";
+    let answer = live.converse(&kept.repeat(2));
+    assert_eq!(statuses(&answer), [201, 201]);
+    assert!(answer.contains("Connection: keep-alive"), "{answer:?}");
+}
+
+#[test]
+fn slow_heads_and_bodies_are_refused_and_silent_connections_closed() {
+    let live = Live::start(quick());
+    // Nothing at all: closed without a word.
+    assert_eq!(read_all(&mut live.connect()), "");
+    for part in [
+        &b"P"[..],
+        b"POST /hook HTTP/1.1\r\nHost: a\r\n",
+        b"\r\nPOST /hook HTTP/1.1\r",
+        b"POST /hook HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nhello",
+    ] {
+        let mut stream = live.connect();
+        stream.write_all(part).unwrap();
+        let answer = read_all(&mut stream);
+        assert_eq!(statuses(&answer), [408], "{answer:?}");
+    }
+    let mut stream = live.connect();
+    stream
+        .write_all(b"POST /hook HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel")
+        .unwrap();
+    assert_eq!(statuses(&read_all(&mut stream)), [408]);
+    assert_eq!(live.gauges.refused_timeout.get(), 5);
+
+    // An idle connection is under another, longer deadline.
+    let mut stream = live.connect();
+    stream.write_all(GOOD).unwrap();
+    assert!(read_response(&mut stream).starts_with("HTTP/1.1 201"));
+    std::thread::sleep(std::time::Duration::from_millis(600));
+    stream.write_all(GOOD).unwrap();
+    assert!(read_response(&mut stream).starts_with("HTTP/1.1 201"));
+}
+
+#[test]
+fn an_idle_connection_is_closed_silently_at_its_deadline() {
+    let live = Live::start(Limits {
+        idle_ms: 200,
+        ..Limits::default()
+    });
+    let mut stream = live.connect();
+    stream.write_all(GOOD).unwrap();
+    assert_eq!(statuses(&read_all(&mut stream)), [201]);
+}
+
+#[test]
+fn heads_over_the_limits_get_431() {
+    let live = Live::start(Limits {
+        head_bytes_max: 1024,
+        headers_max: 10,
+        ..Limits::default()
+    });
+    let many = format!(
+        "POST /hook HTTP/1.1\r\nHost: a\r\n{}\r\n",
+        "X: y\r\n".repeat(10)
+    );
+    let long = format!(
+        "POST /hook HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n",
+        "y".repeat(2000)
+    );
+    let endless = format!("POST /{}", "y".repeat(2000));
+    for text in [many, long, endless] {
+        assert_eq!(statuses(&live.converse(text.as_bytes())), [431]);
+    }
+    assert_eq!(live.gauges.refused_head_too_large.get(), 3);
+}
+
+#[test]
+fn a_body_cut_by_its_client_is_never_handled() {
+    let live = Live::start(Limits::default());
+    for part in [
+        "Content-Length: 9\r\n\r\nhello",
+        "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n",
+    ] {
+        let request = format!("POST /hook HTTP/1.1\r\nHost: a\r\n{part}");
+        assert_eq!(statuses(&live.converse(request.as_bytes())), [400]);
+    }
+    assert_eq!(live.gauges.bodies_cut.get(), 2);
+    // A head cut off is nobody's request.
+    assert_eq!(live.converse(b"POST /hook HTTP/1.1\r\nHost: a"), "");
+    assert_eq!(live.seen.handled.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_handler_runs_to_its_end_though_the_client_is_gone() {
+    let live = Live::start(Limits::default());
+    let mut stream = live.connect();
+    stream
+        .write_all(b"POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello")
+        .unwrap();
+    wait_for("the handler", || {
+        live.seen.handled.load(Ordering::SeqCst) == 1
+    });
+    // Unread bytes at close make this a reset.
+    drop(stream);
+    live.seen.gate.store(true, Ordering::SeqCst);
+    wait_for("the handler's end", || {
+        live.seen.finished.load(Ordering::SeqCst) == 1
+    });
+    wait_for("the connection's end", || {
+        live.gauges.connections_open.get() == 0
+    });
+}
+
+#[test]
+fn bodies_held_are_bounded() {
+    let live = Live::start(Limits {
+        body_bytes_held_max: 100_000,
+        ..Limits::default()
+    });
+    let mut first = live.connect();
+    let head =
+        |len: u64| format!("POST /hook HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n");
+    first.write_all(head(60_000).as_bytes()).unwrap();
+    wait_for("the first to be held", || {
+        live.gauges.body_bytes_held.get() == 60_000
+    });
+    let answer = live.converse(head(60_000).as_bytes());
+    assert_eq!(statuses(&answer), [503]);
+    assert!(answer.contains("Retry-After: 1\r\n"), "{answer:?}");
+    first.write_all(&vec![b'x'; 60_000]).unwrap();
+    assert!(read_response(&mut first).starts_with("HTTP/1.1 201"));
+    assert_eq!(live.gauges.body_bytes_held.get(), 0);
+}
+
+#[test]
+fn at_the_ceiling_idle_connections_make_room() {
+    let live = Live::start(Limits {
+        connections_max: 50,
+        ..Limits::default()
+    });
+    let mut streams = Vec::new();
+    for _ in 0..200 {
+        let mut stream = live.connect();
+        stream.write_all(GOOD).unwrap();
+        assert!(read_response(&mut stream).starts_with("HTTP/1.1 201"));
+        assert!(live.gauges.connections_open.get() <= 50);
+        streams.push(stream);
+    }
+    assert!(live.gauges.connections_evicted.get() >= 150);
+}
+
+#[test]
+fn a_client_that_takes_no_answers_is_cut_off() {
+    let live = Live::start(Limits {
+        write_ms: 200,
+        ..Limits::default()
+    });
+    let mut stream = live.connect();
+    stream
+        .set_write_timeout(Some(std::time::Duration::from_millis(100)))
+        .unwrap();
+    let many = GOOD.repeat(1000);
+    wait_for("the connection to be cut", || {
+        let _ = stream.write(&many);
+        live.gauges.connections_broken.get() == 1
+    });
+}
+
+#[test]
+fn stopping_closes_idle_connections_and_lets_requests_end() {
+    let live = Live::start(Limits::default());
+    let mut idle: Vec<_> = (0..500).map(|_| live.connect()).collect();
+    for stream in idle.iter_mut().step_by(2) {
+        stream.write_all(GOOD).unwrap();
+        assert!(read_response(stream).starts_with("HTTP/1.1 201"));
+    }
+    let mut busy = live.connect();
+    busy.write_all(b"POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello")
+        .unwrap();
+    let mut partial = live.connect();
+    partial.write_all(&GOOD[..30]).unwrap();
+    wait_for("all to be open", || {
+        live.gauges.connections_open.get() == 502
+    });
+    wait_for("the handler", || live.gauges.requests_inflight.get() == 1);
+
+    live.begin_stop();
+    for stream in &mut idle {
+        assert_eq!(read_all(stream), "");
+    }
+    assert!(
+        std::net::TcpStream::connect(live.addr).is_err(),
+        "still listening"
+    );
+    partial.write_all(&GOOD[30..]).unwrap();
+    live.seen.gate.store(true, Ordering::SeqCst);
+    for stream in [&mut busy, &mut partial] {
+        let answer = read_all(stream);
+        assert_eq!(statuses(&answer), [201], "{answer:?}");
+        assert!(answer.contains("Connection: close"), "{answer:?}");
+    }
+    assert_eq!(live.stop().connections_left, 0);
+}
+
+#[test]
+fn connections_that_come_and_go_leave_nothing_open() {
+    let live = Live::start(Limits::default());
+    let mut sink = [0u8; 512];
+    for n in 0..1500 {
+        let mut stream = live.connect();
+        match n % 5 {
+            0 => {}
+            1 => stream.write_all(&GOOD[..n % GOOD.len()]).unwrap(),
+            2 => stream.write_all(b"nonsense\n").unwrap(),
+            3 => {
+                stream.write_all(GOOD).unwrap();
+                assert!(stream.read(&mut sink).unwrap() > 0);
+            }
+            // Closed with the answer unread: a reset.
+            _ => stream.write_all(GOOD).unwrap(),
+        }
+    }
+    wait_for("all to be accepted", || {
+        live.gauges.connections_accepted.get() == 1500
+    });
+    wait_for("all to be closed", || {
+        live.gauges.connections_open.get() == 0
+    });
+    wait_for("their descriptors to be closed", || {
+        sockets_on_port(live.addr.port()) == 1
+    });
 }

@@ -222,7 +222,6 @@ async fn serve<S: WebService>(entry: Entry, stream: TcpStream, service: Rc<S>) {
     let answer = service_fn(|request: Request<Incoming>| {
         let (service, entry) = (&service, &entry);
         async move {
-            entry.restart();
             let response = answer(entry, &**service, request).await;
             entry.restart();
             Ok::<_, Infallible>(response)
@@ -280,11 +279,14 @@ async fn answer<S: WebService>(
     request: Request<Incoming>,
 ) -> Response<Full<Bytes>> {
     let (parts, body) = request.into_parts();
-    match collect(body, entry.shared.limits.body_bytes_max).await {
-        Ok(body) => {
-            entry.deadline.at.set(None);
-            service.call(Request::from_parts(parts, body)).await
-        }
+    let limits = &entry.shared.limits;
+    let late = async {
+        Timer::new(Duration::from_millis(limits.phase_ms)).await;
+        Err(StatusCode::REQUEST_TIMEOUT)
+    };
+    entry.deadline.at.set(None);
+    match collect(body, limits.body_bytes_max).or(late).await {
+        Ok(body) => service.call(Request::from_parts(parts, body)).await,
         Err(status) => {
             let mut response = Response::new(Full::new(service.refusal(status)));
             *response.status_mut() = status;

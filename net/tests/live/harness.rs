@@ -189,10 +189,11 @@ pub fn read_response(stream: &mut TcpStream) -> String {
         }
     }
     let head = String::from_utf8(out).unwrap();
-    let len = head
+    let length = head.to_ascii_lowercase();
+    let length = length
         .lines()
-        .find_map(|l| l.strip_prefix("Content-Length: "))
-        .map_or(0, |n| n.parse().unwrap());
+        .find_map(|l| l.strip_prefix("content-length: "));
+    let len = length.map_or(0, |n| n.parse().unwrap());
     let mut body = vec![0; len];
     stream.read_exact(&mut body).unwrap();
     head + &String::from_utf8(body).unwrap()

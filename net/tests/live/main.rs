@@ -1,9 +1,12 @@
 //! The servers and the client against real sockets on loopback.
 //!
-//! The server runs on a glommio core of its own thread; the tests talk to it with blocking
-//! sockets, byte by byte where that matters.
+//! A glommio core runs on a thread of its own; the other side is blocking sockets, byte by byte
+//! where that matters.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod client;
+mod dns;
 mod harness;
 mod http1;
+mod web;

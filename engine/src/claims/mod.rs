@@ -9,6 +9,7 @@
 //! runs one [`Claims`]; requests for them come from the core itself or over the mesh. Durable
 //! rows live in the stores of the shards, not here.
 
+pub mod desk;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use std::collections::{HashMap, VecDeque};
 
 use ankusa_wal::HookId;
 
+pub use desk::{Claim, ClaimMessage, Claimed, Desk};
 pub use table::{KeyTable, ROW_BYTES};
 
 /// 128-bit keyed hash of (tenant, source, key).
@@ -65,6 +67,8 @@ pub enum Answer {
 pub struct Reply {
     /// The claimant.
     pub to: Ticket,
+    /// The hook it asked for.
+    pub id: HookId,
     /// What it is told.
     pub answer: Answer,
 }
@@ -139,6 +143,7 @@ impl Claims {
                 if let Some(pending) = self.pending.remove(&key) {
                     out.extend(pending.waiters.iter().map(|w| Reply {
                         to: w.ticket,
+                        id: w.id,
                         answer: Answer::Duplicate(id),
                     }));
                 }
@@ -168,6 +173,7 @@ impl Claims {
                 pending.carried = false;
                 out.push(Reply {
                     to: next.ticket,
+                    id: next.id,
                     answer: Answer::Granted,
                 });
             }
@@ -189,6 +195,7 @@ impl Claims {
         pending.carried = true;
         out.extend(pending.waiters.drain(..).map(|w| Reply {
             to: w.ticket,
+            id: w.id,
             answer: Answer::Carried,
         }));
     }

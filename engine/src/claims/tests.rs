@@ -23,7 +23,7 @@ fn two_equal_keys_at_once_give_one_grant_and_the_second_hears_the_first_id() {
     assert_eq!(claims.claim(key(1), id(1), ticket(1), 0), Some(Answer::Granted));
     assert_eq!(claims.claim(key(1), id(2), ticket(2), 0), None);
     assert!(claims.promote(key(1), id(1), 100, 0, &mut out));
-    assert_eq!(out, [Reply { to: ticket(2), answer: Answer::Duplicate(id(1)) }]);
+    assert_eq!(out, [Reply { to: ticket(2), id: id(2), answer: Answer::Duplicate(id(1)) }]);
     assert_eq!(claims.claim(key(1), id(3), ticket(3), 99), Some(Answer::Duplicate(id(1))));
     assert_eq!(claims.claim(key(1), id(4), ticket(4), 100), Some(Answer::Granted), "expired");
 }
@@ -36,12 +36,12 @@ fn a_release_hands_the_key_to_the_first_waiter_and_the_rest_go_on_waiting() {
     claims.claim(key(1), id(2), ticket(2), 0);
     claims.claim(key(1), id(3), ticket(3), 0);
     claims.release(key(1), id(1), &mut out);
-    assert_eq!(out, [Reply { to: ticket(2), answer: Answer::Granted }]);
+    assert_eq!(out, [Reply { to: ticket(2), id: id(2), answer: Answer::Granted }]);
     out.clear();
     claims.release(key(1), id(1), &mut out);
     assert!(out.is_empty(), "only the holder releases");
     claims.promote(key(1), id(2), 50, 0, &mut out);
-    assert_eq!(out, [Reply { to: ticket(3), answer: Answer::Duplicate(id(2)) }]);
+    assert_eq!(out, [Reply { to: ticket(3), id: id(3), answer: Answer::Duplicate(id(2)) }]);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn a_carried_claim_answers_waiters_and_newcomers_and_is_never_a_duplicate() {
     claims.claim(key(1), id(1), ticket(1), 0);
     claims.claim(key(1), id(2), ticket(2), 0);
     claims.carry(key(1), id(1), &mut out);
-    assert_eq!(out, [Reply { to: ticket(2), answer: Answer::Carried }]);
+    assert_eq!(out, [Reply { to: ticket(2), id: id(2), answer: Answer::Carried }]);
     assert_eq!(claims.claim(key(1), id(3), ticket(3), 0), Some(Answer::Carried));
     out.clear();
     assert!(claims.promote(key(1), id(1), 9, 0, &mut out));

@@ -8,7 +8,20 @@ use std::future::Future;
 use std::io;
 use std::rc::Rc;
 
+pub mod glommio;
+
+pub mod blocking;
+
 pub mod sim;
+
+pub mod preflight;
+
+mod side;
+
+mod sys;
+
+#[cfg(test)]
+mod tests;
 
 /// Every position, length and buffer of an I/O is a multiple of this.
 pub const BLOCK_BYTES: usize = 4096;

@@ -19,6 +19,7 @@ mod crash;
 mod device;
 mod fault;
 mod medium;
+mod ops;
 #[cfg(test)]
 mod tests;
 

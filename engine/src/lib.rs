@@ -9,3 +9,6 @@ pub mod egress;
 pub mod mesh;
 pub mod runtime;
 pub mod verify;
+//! The service: configuration, ingest, commit, dispatch, sinks, administration, and the ankusa binary.
+
+pub mod dispatch;

@@ -5,10 +5,8 @@ pub mod claims;
 pub mod commit;
 pub mod config;
 pub mod dedupe;
+pub mod dispatch;
 pub mod egress;
 pub mod mesh;
 pub mod runtime;
 pub mod verify;
-//! The service: configuration, ingest, commit, dispatch, sinks, administration, and the ankusa binary.
-
-pub mod dispatch;

@@ -7,6 +7,7 @@ pub mod config;
 pub mod dedupe;
 pub mod dispatch;
 pub mod egress;
+pub mod ingest;
 pub mod mesh;
 pub mod runtime;
 pub mod verify;

@@ -1,0 +1,153 @@
+//! One verified request on its way through the commit: the single allocation it shares with the
+//! committer.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use ankusa_net::http1::{Head, Request};
+use ankusa_wal::hook::{Headers, HookDraft, HookExtra, Verification};
+use ankusa_wal::{HookId, Host, Seq};
+
+use super::headers::is_kept;
+use super::sources::Source;
+use crate::claims::{Claim, Desk, KeyHash};
+use crate::commit::{Item, Remains, Verdict};
+use crate::dedupe::DedupeKey;
+
+/// Bytes of a record beside the head, the body and the names: its fixed parts, rounded up.
+const RECORD_FIXED_BYTES: usize = 256;
+
+/// A hook's dedupe key and its time to live.
+pub struct Dedupe {
+    /// The key.
+    pub key: DedupeKey,
+    /// Its keyed hash.
+    pub hash: KeyHash,
+    /// Seconds.
+    pub ttl_s: u32,
+}
+
+/// A hook between its claim and its answer.
+pub struct IngestItem {
+    /// Its id.
+    pub id: HookId,
+    pub(super) request: Request,
+    pub(super) received_at_ms: u64,
+    pub(super) source: Rc<Source>,
+    pub(super) dedupe: Option<Dedupe>,
+    pub(super) verification: Verification,
+    pub(super) claim: Option<Claim>,
+    pub(super) desk: Rc<Desk>,
+    pub(super) host: Rc<dyn Host>,
+    pub(super) verdict: Cell<Option<Verdict>>,
+    pub(super) waker: RefCell<Option<Waker>>,
+}
+
+impl IngestItem {
+    /// Completes with what the request is told.
+    ///
+    /// # Cancel safety
+    /// Dropping it changes nothing: the commit goes on and settles the claim.
+    pub async fn verdict(&self) -> Verdict {
+        poll_fn(|cx| match self.verdict.get() {
+            Some(verdict) => Poll::Ready(verdict),
+            None => {
+                let mut waker = self.waker.borrow_mut();
+                if !waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+                    *waker = Some(cx.waker().clone());
+                }
+                Poll::Pending
+            }
+        })
+        .await
+    }
+
+    fn tell(&self, verdict: Verdict) {
+        if self.verdict.get().is_none() {
+            self.verdict.set(Some(verdict));
+            if let Some(waker) = self.waker.borrow_mut().take() {
+                waker.wake();
+            }
+        }
+    }
+}
+
+struct Kept<'a>(Head<'a>);
+
+impl Headers for Kept<'_> {
+    fn visit(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
+        for (name, value) in self.0.headers() {
+            if is_kept(name) {
+                each(name, value);
+            }
+        }
+    }
+}
+
+impl Item for IngestItem {
+    fn draft(&self, f: &mut dyn FnMut(&HookDraft<'_>)) {
+        let head = self.request.head();
+        let headers = Kept(self.request.head());
+        f(&HookDraft {
+            id: self.id,
+            received_at_ms: self.received_at_ms,
+            tenant: &self.source.tenant,
+            source: &self.source.name,
+            method: head.method(),
+            target: head.target(),
+            headers: &headers,
+            content_type: head.header("content-type").unwrap_or_default(),
+            body: &self.request.body,
+            dedupe_key: self.dedupe.as_ref().map(|d| d.key.as_bytes()),
+            dedupe_ttl_s: self.dedupe.as_ref().map_or(0, |d| d.ttl_s),
+            verification: self.verification,
+            client: self.request.peer,
+            extra: HookExtra {
+                sinks: &self.source.sinks,
+                dedupe_hash: self.dedupe.as_ref().map(|d| d.hash.0),
+                archive: false,
+                log: false,
+            },
+        });
+    }
+
+    fn record_bytes(&self) -> usize {
+        // In the head a header takes four bytes beside its text, in the record eight.
+        let head = self.request.head_bytes().len();
+        let headers = self.request.head().headers().count();
+        RECORD_FIXED_BYTES
+            + head
+            + 4 * headers
+            + self.request.body.len()
+            + self.source.tenant.len()
+            + self.source.name.len()
+            + 2 * self.source.sinks.len()
+            + self.dedupe.as_ref().map_or(0, |d| d.key.as_bytes().len())
+    }
+
+    fn wants_log(&self) -> bool {
+        !self.source.sinks.is_empty()
+    }
+
+    fn settle(&self, _seq: Seq, verdict: Verdict, remains: Remains) {
+        if let Some(claim) = self.claim {
+            match remains {
+                Remains::Complete => {
+                    let now_s = (self.host.wall_ms() / 1000) as u32;
+                    let ttl_s = self.dedupe.as_ref().map_or(0, |d| d.ttl_s);
+                    let expiry_s = ((self.received_at_ms / 1000) as u32).saturating_add(ttl_s);
+                    self.desk.promote(claim, expiry_s, now_s);
+                }
+                Remains::Nothing => self.desk.release(claim),
+                Remains::Carried { .. } => self.desk.carry(claim),
+            }
+        }
+        self.tell(verdict);
+    }
+
+    fn abandon(&self) {
+        self.tell(Verdict::StoreUnavailable);
+    }
+}

@@ -11,11 +11,14 @@
 //!
 //! Runs offline, as processes of its own; never inside the node.
 
+pub mod bare;
 pub mod ceiling;
 pub mod child;
 pub mod cli;
 pub mod hostfacts;
+pub mod http;
 pub mod load;
+pub mod measure;
 pub mod plot;
 pub mod report;
 pub mod responder;

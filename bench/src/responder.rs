@@ -12,7 +12,8 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use crate::sys::{Epoll, Interest};
 
 const LISTENER: u64 = u64::MAX;
-const ANSWER: &[u8] = b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: 62\r\n\r\n{\"status\":\"accepted\",\"id\":\"00000000000000000000000000000000\"}\r\n";
+const ANSWER: &[u8] = b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: 65\r\n\r\n\
+    {\"status\":\"accepted\",\"id\":\"00000000-0000-7000-8000-000000000000\"}";
 
 struct Peer {
     stream: TcpStream,
@@ -25,8 +26,13 @@ struct Peer {
 /// Serves for ever on a free port of loopback; prints `listening <address>` first.
 pub fn serve() -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    listener.set_nonblocking(true)?;
     println!("listening {}", listener.local_addr()?);
+    serve_on(listener)
+}
+
+/// Serves for ever on a listener.
+pub fn serve_on(listener: TcpListener) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
     let mut epoll = Epoll::new(512)?;
     epoll.add(&listener, LISTENER, Interest::Read)?;
     let mut peers: Vec<Option<Peer>> = Vec::new();
@@ -104,4 +110,81 @@ fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
 fn content_length(head: &[u8]) -> usize {
     let Some(at) = find(head, b"Content-Length: ") else { return 0 };
     head[at + 16..].iter().take_while(|b| b.is_ascii_digit()).fold(0, |n, b| n * 10 + usize::from(b - b'0'))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::load::{self, Framing, LoadPlan, NoProbe, Pace, Stop};
+    use std::time::Duration;
+
+    fn target() -> std::net::SocketAddr {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || serve_on(listener));
+        address
+    }
+
+    fn plan(count: u64) -> LoadPlan {
+        let mut plan = LoadPlan::new(target(), "/x");
+        plan.connections = 3;
+        plan.warmup = Duration::ZERO;
+        plan.stop = Stop::Count(count);
+        plan
+    }
+
+    #[test]
+    fn the_fixed_answer_is_one_whole_answer() {
+        let Framing::Whole(answer) = load::parse(ANSWER).unwrap() else { unreachable!() };
+        assert_eq!((answer.status, answer.body.end), (201, ANSWER.len()));
+    }
+
+    #[test]
+    fn closed_loop_sends_exactly_the_count_and_every_request_is_answered() {
+        let result = load::run(&plan(1000), &mut NoProbe).unwrap();
+        assert_eq!((result.sent, result.acked.len(), result.not_acked(), result.reopened), (1000, 1000, 0, 0));
+        assert_eq!(result.acked_in_window, 1000);
+    }
+
+    #[test]
+    fn open_loop_records_every_request_of_the_window() {
+        let mut plan = plan(0);
+        plan.pace = Pace::Open { rate: 2000.0, ramp: Duration::ZERO };
+        plan.stop = Stop::After(Duration::from_millis(250));
+        let result = load::run(&plan, &mut NoProbe).unwrap();
+        assert_eq!(result.sent + result.unsent, 500);
+        assert_eq!(result.acked.len(), 500);
+    }
+
+    #[test]
+    fn bodies_larger_than_a_socket_buffer_arrive_whole() {
+        let mut plan = plan(20);
+        plan.body.sizes = vec![3_000_000, 10];
+        let result = load::run(&plan, &mut NoProbe).unwrap();
+        assert_eq!((result.acked.len(), result.not_acked()), (20, 0));
+    }
+
+    #[test]
+    fn ledger_has_a_line_with_the_digest_of_every_request() {
+        let path = std::env::temp_dir().join(format!("ankusa-ledger-{}.csv", std::process::id()));
+        let mut plan = plan(50);
+        plan.ledger = Some(path.clone());
+        load::run(&plan, &mut NoProbe).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let mut digests: Vec<&str> = text.lines().skip(1).map(|line| line.split(',').nth(2).unwrap()).collect();
+        digests.sort_unstable();
+        digests.dedup();
+        assert_eq!((text.lines().count(), digests.len()), (51, 50));
+        assert!(text.lines().nth(1).unwrap().contains(",00000000-0000-7000-8000-000000000000,"), "{text}");
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_an_error() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        assert!(load::run(&LoadPlan::new(address, "/"), &mut NoProbe).is_err());
+    }
 }

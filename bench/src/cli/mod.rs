@@ -13,6 +13,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::measure::Round;
+
 pub use load::LoadArgs;
 pub use units::{parse_duration, parse_size};
 
@@ -32,9 +34,18 @@ enum Command {
     Load(LoadArgs),
     /// What the load generator itself can do, against the smallest server that answers
     Ceiling(crate::ceiling::CeilingArgs),
+    /// The receiver's HTTP loop answering 201 with nothing behind it
+    Http(crate::http::HttpArgs),
     /// (internal) The smallest server that answers
     #[command(hide = true)]
     Responder,
+    /// (internal) The receiver's HTTP loop with nothing behind it
+    #[command(hide = true)]
+    Bare {
+        /// Core to run on
+        #[arg(long)]
+        core: usize,
+    },
 }
 
 /// Where a bench writes, and on which cores it runs.
@@ -61,6 +72,18 @@ pub struct BenchArgs {
 }
 
 impl BenchArgs {
+    /// The settings of one round.
+    pub fn round(&self, number: usize, connections: usize, body_bytes: usize) -> Round {
+        Round {
+            number,
+            connections,
+            body_bytes,
+            warmup: self.warmup,
+            duration: self.duration,
+            load_core: self.load_core,
+        }
+    }
+
     /// The directory of the results.
     pub fn out_dir(&self, bench: &str) -> PathBuf {
         self.out.clone().unwrap_or_else(|| crate::report::default_out(bench))
@@ -79,6 +102,8 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         Command::Load(args) => load::run(&args),
         Command::Ceiling(args) => crate::ceiling::run(&args),
+        Command::Http(args) => crate::http::run(&args),
+        Command::Bare { core } => crate::bare::serve(core),
         Command::Responder => crate::responder::serve().map_err(anyhow::Error::from),
     };
     match result {

@@ -93,7 +93,7 @@ impl HostFacts {
 }
 
 /// The whole of a small file, or nothing.
-pub(crate) fn read(path: impl AsRef<Path>) -> String {
+pub fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 

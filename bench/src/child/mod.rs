@@ -5,6 +5,8 @@
 //!
 //! Runs on the bench's main thread.
 
+mod node;
 mod process;
 
+pub use node::{Node, NodePlan, SinkPlan, get};
 pub use process::{Child, ChildError, cpu_time};

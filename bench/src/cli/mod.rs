@@ -6,6 +6,7 @@
 //! Runs on the main thread.
 
 mod load;
+mod node;
 mod units;
 
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::measure::Round;
 
 pub use load::LoadArgs;
+pub use node::{NodeArgs, fresh_dir};
 pub use units::{parse_duration, parse_size};
 
 const EXIT_FAILURE: u8 = 1;
@@ -36,6 +38,12 @@ enum Command {
     Ceiling(crate::ceiling::CeilingArgs),
     /// The receiver's HTTP loop answering 201 with nothing behind it
     Http(crate::http::HttpArgs),
+    /// Acked hooks of the whole node, against the same HTTP loop with nothing behind it
+    Ingest(crate::ingest::IngestArgs),
+    /// What a single request pays over the device's own sync
+    Lone(crate::lone::LoneArgs),
+    /// How fast a backlog drains to an HTTP sink while new hooks come in
+    Deliver(crate::deliver::DeliverArgs),
     /// (internal) The smallest server that answers
     #[command(hide = true)]
     Responder,
@@ -103,6 +111,9 @@ pub fn main() -> ExitCode {
         Command::Load(args) => load::run(&args),
         Command::Ceiling(args) => crate::ceiling::run(&args),
         Command::Http(args) => crate::http::run(&args),
+        Command::Ingest(args) => crate::ingest::run(&args),
+        Command::Lone(args) => crate::lone::run(&args),
+        Command::Deliver(args) => crate::deliver::run(&args),
         Command::Bare { core } => crate::bare::serve(core),
         Command::Responder => crate::responder::serve().map_err(anyhow::Error::from),
     };

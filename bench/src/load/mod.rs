@@ -20,6 +20,7 @@ mod tally;
 pub use client::{LoadError, NoProbe, Probe, run};
 pub use plan::{BodyPlan, LoadPlan, Pace, Stop};
 pub use request::{Prepared, RequestFactory};
+pub(crate) use request::sha256;
 pub use response::{Answer, Framing, ResponseError, parse};
 pub use schedule::Schedule;
 pub use sign::{Scheme, Signer};

@@ -71,20 +71,27 @@ pub fn parse(bytes: &[u8]) -> Result<Framing, ResponseError> {
 /// The text value of a key in a small flat JSON body; no escapes, which ids and error words do
 /// not have.
 pub(super) fn json_text<'a>(body: &'a [u8], key: &str) -> Option<&'a str> {
-    let text = std::str::from_utf8(body).ok()?;
-    let quoted = format!("\"{key}\"");
-    let after = text[text.find(&quoted)? + quoted.len()..].trim_start().strip_prefix(':')?.trim_start();
-    let value = after.strip_prefix('"')?;
+    let value = json_value(body, key)?.strip_prefix('"')?;
     Some(&value[..value.find('"')?])
 }
 
 /// Whether a small flat JSON body has `"key": true`.
 pub(super) fn json_true(body: &[u8], key: &str) -> bool {
-    let Ok(text) = std::str::from_utf8(body) else { return false };
-    let quoted = format!("\"{key}\"");
-    text.find(&quoted)
-        .and_then(|at| text[at + quoted.len()..].trim_start().strip_prefix(':'))
-        .is_some_and(|after| after.trim_start().starts_with("true"))
+    json_value(body, key).is_some_and(|value| value.starts_with("true"))
+}
+
+/// What follows `"key":`.
+fn json_value<'a>(body: &'a [u8], key: &str) -> Option<&'a str> {
+    let text = std::str::from_utf8(body).ok()?;
+    let mut from = 0;
+    loop {
+        let at = from + text[from..].find(key)?;
+        let end = at + key.len();
+        if text[..at].ends_with('"') && text[end..].starts_with('"') {
+            return Some(text[end + 1..].trim_start().strip_prefix(':')?.trim_start());
+        }
+        from = end;
+    }
 }
 
 #[cfg(test)]
@@ -127,5 +134,6 @@ mod tests {
         assert_eq!(json_text(body, "status"), None);
         assert!(json_true(body, "duplicate"));
         assert!(!json_true(body, "error"));
+        assert_eq!(json_text(br#"{"status":"ids","id":"y"}"#, "id"), Some("y"));
     }
 }

@@ -9,5 +9,6 @@ pub mod dispatch;
 pub mod egress;
 pub mod ingest;
 pub mod mesh;
+pub mod metrics;
 pub mod runtime;
 pub mod verify;

@@ -11,6 +11,8 @@
 pub mod ids;
 pub mod sim;
 
+pub mod home;
+
 pub mod host;
 
 pub mod disk;

@@ -1,3 +1,7 @@
-//! The `ankusa` command.
+//! The `ankusa` command: hands the arguments to the command line and ends with its code.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ankusa_engine::cli::run(std::env::args_os()).into()
+}

@@ -26,6 +26,8 @@ pub struct Entry {
     pub value: Value,
     /// Where it came from.
     pub place: Place,
+    /// What holds where the value is null and known only at run time.
+    pub note: Option<&'static str>,
     /// Whether a reload takes a change over.
     pub live: bool,
     data: Option<Data>,
@@ -132,17 +134,21 @@ fn entry(values: &Values, key: &'static Key, path: String) -> Option<Entry> {
             .cloned()
             .or_else(|| default(key)),
     };
-    let value = match (&data, key.fallback) {
-        (Some(data), _) => show(key, data),
-        (None, Fallback::Computed(what)) => Value::String(what.to_string()),
+    let note = match key.fallback {
+        Fallback::Computed(what) if data.is_none() => Some(what),
+        _ => None,
+    };
+    let value = match &data {
+        Some(data) => show(key, data),
         // A hidden key that is not set says so by its absence.
-        (None, _) if key.hidden() => return None,
-        (None, _) => Value::Null,
+        None if key.hidden() => return None,
+        None => Value::Null,
     };
     Some(Entry {
         path,
         value,
         place,
+        note,
         live: key.live,
         data,
     })

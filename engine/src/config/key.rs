@@ -160,11 +160,6 @@ impl Key {
         self.path.rsplit('.').next().unwrap_or(self.path)
     }
 
-    /// The path without its last part.
-    pub fn parent(&self) -> &'static str {
-        self.path.rsplit_once('.').map_or("", |(parent, _)| parent)
-    }
-
     /// Whether the value is never shown.
     pub fn hidden(&self) -> bool {
         matches!(
@@ -232,10 +227,12 @@ impl Key {
             Kind::Word(words) => match words.iter().find(|&&word| word == text) {
                 Some(_) => Ok(Data::Text(text.to_string())),
                 None => {
-                    let near = super::suggest::nearest(text, words.iter().copied());
-                    let hint = near
-                        .filter(|_| given.raw.is_none())
-                        .map_or(String::new(), |n| format!(" (did you mean {n}?)"));
+                    let hint = match super::suggest::foreign_word(self.path, text) {
+                        Some(says) => format!("; {says}"),
+                        None => super::suggest::nearest(text, words.iter().copied())
+                            .filter(|_| given.raw.is_none())
+                            .map_or(String::new(), |near| format!("; did you mean {near}?")),
+                    };
                     Err(Fault::NotValid {
                         got: given.show(),
                         want: self.want() + &hint,
@@ -244,6 +241,11 @@ impl Key {
             },
             Kind::Text(rule) | Kind::Texts(rule) => match (rule.check)(text) {
                 Ok(()) => Ok(Data::Text(text.to_string())),
+                // A URL may hold a password or a token.
+                Err(why) if rule.show == super::text::Show::Origin => Err(Fault::NotValid {
+                    got: "its value".into(),
+                    want: format!("{}: {why}", rule.want),
+                }),
                 Err("") => Err(not_valid()),
                 Err(why) => Err(Fault::NotValid {
                     got: given.show(),
@@ -365,7 +367,7 @@ impl Unit {
         let best = self.suffixes().iter().filter(|(suffix, scale)| {
             *scale > 1
                 && n >= *scale
-                && n % scale == 0
+                && n.is_multiple_of(*scale)
                 && (self != Unit::Bytes || suffix.ends_with("iB"))
         });
         best.max_by_key(|(_, scale)| *scale)

@@ -35,10 +35,10 @@ pub fn file_of(flag: Option<&Path>, env: &Env) -> Option<PathBuf> {
     if let Some(file) = flag {
         return Some(file.to_path_buf());
     }
-    if let Some(Ok(file)) = env.get(FILE_VARIABLE) {
-        if !file.is_empty() {
-            return Some(file.into());
-        }
+    if let Some(Ok(file)) = env.get(FILE_VARIABLE)
+        && !file.is_empty()
+    {
+        return Some(file.into());
     }
     Path::new(DEFAULT_FILE)
         .exists()

@@ -10,8 +10,10 @@ mod expand;
 mod key;
 mod load;
 mod not_built;
+mod print;
 mod problem;
 mod rules;
+mod schema;
 mod secret;
 mod suggest;
 mod table;
@@ -27,6 +29,7 @@ pub use effective::{Diff, Entry};
 pub use expand::Env;
 pub use load::{DEFAULT_FILE, FILE_VARIABLE, file_of, load};
 pub use problem::{At, ConfigError, Fault, Place, Problem};
+pub use schema::{json_schema, reference};
 pub use secret::{REDACTED, Secret};
 pub use text::is_name;
 

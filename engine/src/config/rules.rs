@@ -22,25 +22,29 @@ struct Rules<'a> {
 }
 
 impl Rules<'_> {
-    /// `keys[0]` is the one to blame.
+    /// `keys[0]` is the one to blame; where it is not there, the first that is gives the place.
     fn check(&self, keys: &[&str], good: bool, why: impl FnOnce() -> String) {
         if !good && !keys.iter().any(|key| self.values.faulty(key)) {
-            self.values.fault(
-                keys[0].to_string(),
-                self.values.place(keys[0]),
-                Fault::Rule(why()),
-            );
+            self.values
+                .fault(keys[0].to_string(), self.place(keys), Fault::Rule(why()));
         }
     }
 
-    fn required(&self, key: &str, there: bool, why: &str) {
-        if !there && !self.values.faulty(key) {
-            self.values.fault(
-                key.to_string(),
-                self.values.place(key),
-                Fault::Missing(format!(": {why}")),
-            );
+    /// The line of the key that asks for it is where a missing key belongs.
+    fn required(&self, key: &str, there: bool, asking: &str, why: &str) {
+        if !there && !self.values.faulty(key) && !self.values.faulty(asking) {
+            let place = self.place(&[key, asking]);
+            self.values
+                .fault(key.to_string(), place, Fault::Missing(format!(": {why}")));
         }
+    }
+
+    fn place(&self, keys: &[&str]) -> Place {
+        let places = keys.iter().map(|key| self.values.place(key));
+        places
+            .into_iter()
+            .find(|place| *place != Place::Default)
+            .unwrap_or(Place::Default)
     }
 }
 
@@ -54,6 +58,7 @@ pub(super) fn check(c: &Config, values: &Values) {
         r.required(
             "fleet.redis_url",
             c.dedupe.redis_url.is_some(),
+            "dedupe.scope",
             "dedupe.scope is fleet",
         );
     }
@@ -64,11 +69,13 @@ pub(super) fn check(c: &Config, values: &Values) {
         r.required(
             "backup.store",
             c.backup.store.is_some(),
+            "backup.enabled",
             "backup.enabled is true",
         );
         r.required(
             "backup.signing_key",
             c.backup.signing_key.is_some(),
+            "backup.enabled",
             "backup.enabled is true, and a backup is signed",
         );
     }
@@ -177,19 +184,38 @@ fn dispatch(c: &Config, r: &Rules<'_>) {
 }
 
 fn dual(c: &Config, r: &Rules<'_>) {
-    let under = "wal.type is dual";
-    r.required("backup.enabled", c.backup.enabled, under);
-    r.required("backup.max_age_ms", c.backup.max_age_ms.is_some(), under);
+    r.required(
+        "backup.enabled",
+        c.backup.enabled,
+        "wal.type",
+        "wal.type is dual",
+    );
+    r.required(
+        "backup.max_age_ms",
+        c.backup.max_age_ms.is_some(),
+        "wal.type",
+        "wal.type is dual",
+    );
     let found = |key: &str| r.values.found.contains_key(key);
-    r.required("intake.type", found("intake.type"), under);
-    r.required("intake.node_id", found("intake.node_id"), under);
+    r.required(
+        "intake.type",
+        found("intake.type"),
+        "wal.type",
+        "wal.type is dual",
+    );
+    r.required(
+        "intake.node_id",
+        found("intake.node_id"),
+        "wal.type",
+        "wal.type is dual",
+    );
     let Some(intake) = &c.intake else { return };
     if found("intake.type") {
         match intake.kind {
-            IntakeType::Kafka => r.required("intake.kafka.brokers", !intake.kafka.brokers.is_empty(), "intake.type is kafka"),
+            IntakeType::Kafka => r.required("intake.kafka.brokers", !intake.kafka.brokers.is_empty(), "intake.type", "intake.type is kafka"),
             IntakeType::Jetstream => {
-                r.required("intake.jetstream.url", !intake.jetstream.url.is_empty(), "intake.type is jetstream");
-                r.required("intake.jetstream.stream", !intake.jetstream.stream.is_empty(), "intake.type is jetstream");
+                r.required("intake.jetstream.url", !intake.jetstream.url.is_empty(), "intake.type", "intake.type is jetstream");
+                r.required("intake.jetstream.stream", !intake.jetstream.stream.is_empty(), "intake.type", "intake.type is jetstream");
             }
             IntakeType::Memory => r.check(&["intake.type", "http.ip", "intake.memory"], c.http.ip.is_loopback() || intake.memory_allow_unsafe, || {
                 format!("memory is lost with this host, and http.ip is {}, which is not a loopback address; for a test set intake.memory.allow_unsafe: true", c.http.ip)

@@ -141,3 +141,42 @@ pub(super) fn foreign(pattern: &str) -> Option<&'static str> {
         .find(|(key, _)| *key == pattern)
         .map(|(_, says)| *says)
 }
+
+/// Words of other Ankusa receivers, with what to say.
+const FOREIGN_WORDS: &[(&str, &str, &str)] = &[
+    ("sources.*.sinks.#.type", "nats", "here it is jetstream"),
+    (
+        "sources.*.sinks.#.type",
+        "rabbitmq",
+        "there is no such sink here",
+    ),
+    (
+        "sources.*.sinks.#.type",
+        "redis",
+        "there is no such sink here",
+    ),
+    (
+        "sources.*.sinks.#.type",
+        "sqs",
+        "there is no such sink here",
+    ),
+    (
+        "sources.*.sinks.#.type",
+        "google_pubsub",
+        "there is no such sink here",
+    ),
+    (
+        "sources.*.verify.type",
+        "svix",
+        "here it is standard_webhooks",
+    ),
+    ("log.format", "pretty", "here it is text"),
+];
+
+/// What to say of a foreign word.
+pub(super) fn foreign_word(pattern: &str, word: &str) -> Option<&'static str> {
+    FOREIGN_WORDS
+        .iter()
+        .find(|(key, w, _)| *key == pattern && *w == word)
+        .map(|(_, _, says)| *says)
+}

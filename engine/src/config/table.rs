@@ -48,10 +48,10 @@ pub(super) fn children(pattern: &str) -> Vec<&'static str> {
                 .strip_prefix(pattern)
                 .and_then(|rest| rest.strip_prefix('.')),
         };
-        if let Some(name) = rest.and_then(|rest| rest.split('.').next()) {
-            if !names.contains(&name) {
-                names.push(name);
-            }
+        if let Some(name) = rest.and_then(|rest| rest.split('.').next())
+            && !names.contains(&name)
+        {
+            names.push(name);
         }
     }
     names

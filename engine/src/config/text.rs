@@ -135,11 +135,10 @@ pub(super) static SINK_HEADER: Rule = rule("a header that a sink may add", "", |
     ];
     if !is_header(t) {
         Err("a header name is letters, digits and !#$%&'*+.^_`|~-")
-    } else if reserved.contains(&lower.as_str()) {
-        Err("the delivery sets it itself")
-    } else if RESERVED_ANKUSA
-        .iter()
-        .any(|r| lower.strip_prefix("x-ankusa-") == Some(*r))
+    } else if reserved.contains(&lower.as_str())
+        || RESERVED_ANKUSA
+            .iter()
+            .any(|r| lower.strip_prefix("x-ankusa-") == Some(*r))
     {
         Err("the delivery sets it itself")
     } else {

@@ -135,13 +135,15 @@ impl Stop {
                     line: error.marker().line(),
                     column: error.marker().col() + 1,
                 };
-                // The parser notices a tab at the line it stands in, or at the one after it.
-                let tab = [at.line, at.line.saturating_sub(1)].into_iter().find(|&n| {
-                    let line = text.lines().nth(n.saturating_sub(1)).unwrap_or_default();
-                    line.chars()
-                        .take_while(|c| c.is_whitespace())
-                        .any(|c| c == '\t')
-                });
+                // The parser notices a tab in its own line, or on either side of it.
+                let tab = [at.line, at.line + 1, at.line.saturating_sub(1)]
+                    .into_iter()
+                    .find(|&n| {
+                        let line = text.lines().nth(n.saturating_sub(1)).unwrap_or_default();
+                        line.chars()
+                            .take_while(|c| c.is_whitespace())
+                            .any(|c| c == '\t')
+                    });
                 match tab {
                     Some(line) => (
                         At { line, column: 1 },

@@ -113,6 +113,22 @@ impl Walker<'_> {
         );
         let known = children(pattern);
         let kind = self.kind(pattern, entries);
+        // What belongs to a type that is not built is not worth a word of its own.
+        if let Some((_, _, node)) = entries.iter().find(|(name, _, _)| name == "type") {
+            let place = Place::File(node.at);
+            let list = pattern.ends_with('#');
+            if list
+                && kind.is_some()
+                && self.refused(
+                    &join(pattern, "type"),
+                    &join(path, "type"),
+                    kind.as_deref(),
+                    &place,
+                )
+            {
+                return;
+            }
+        }
         for (name, at, node) in entries {
             let below = join(path, name);
             if known.contains(&name.as_str()) && name != "*" && name != "#" {

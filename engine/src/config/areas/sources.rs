@@ -120,8 +120,13 @@ impl SourceConfig {
         let sinks: Vec<SinkConfig> = (0..list.len())
             .map(|i| SinkConfig::read(&list.item(i), dispatch))
             .collect();
-        for (i, sink) in sinks.iter().enumerate() {
-            if let Some(first) = sinks[..i].iter().position(|s| s.name == sink.name) {
+        let named = |i: usize| {
+            let item = list.item(i).path;
+            !r.values.faulty(&format!("{item}.name")) && !r.values.faulty(&format!("{item}.type"))
+        };
+        for (i, sink) in sinks.iter().enumerate().filter(|(i, _)| named(*i)) {
+            let first = (0..i).find(|&j| named(j) && sinks[j].name == sink.name);
+            if let Some(first) = first {
                 let why = format!(
                     "the name {} is already that of sinks[{first}]; give each sink of a source a name of its own",
                     sink.name

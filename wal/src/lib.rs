@@ -29,6 +29,8 @@ pub mod format;
 
 pub mod state;
 
+pub mod checkpoint;
+
 pub mod store;
 
 pub mod mutations;

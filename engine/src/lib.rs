@@ -13,4 +13,5 @@ pub mod ingest;
 pub mod mesh;
 pub mod metrics;
 pub mod runtime;
+pub mod sinks;
 pub mod verify;

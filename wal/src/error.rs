@@ -179,6 +179,12 @@ pub enum CloseError {
     /// The shard is fenced: the last groups are not claimed.
     #[error("the shard is fenced")]
     Fenced,
+    /// A group was begun and neither submitted nor dropped.
+    #[error("a group is still being built")]
+    GroupOpen,
+    /// No slot for the last groups.
+    #[error("no slot for the last groups: {0}")]
+    NoSlot(io::Error),
     /// No final checkpoint.
     #[error("no final checkpoint: {0}")]
     Checkpoint(#[from] CheckpointError),

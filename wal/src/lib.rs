@@ -9,7 +9,6 @@
 //! maintenance; [`store`] is what the engine uses.
 
 pub mod ids;
-pub mod sim;
 
 pub mod home;
 
@@ -29,9 +28,15 @@ pub mod format;
 
 pub mod state;
 
-pub mod checkpoint;
+pub(crate) mod slots;
+
+pub(crate) mod writer;
+
+pub mod open;
 
 pub mod store;
+
+pub mod sim;
 
 pub mod mutations;
 
@@ -47,6 +52,5 @@ pub use record::{
     Location, Record, Resequenced, SinkName, TrailRow, Watermark,
 };
 pub use state::State;
-pub use store::{
-    CheckpointReport, GroupBuilder, OpenReport, Outcome, Settled, Store, StoreStats, StoredHook,
-};
+pub use store::{CheckpointReport, OpenReport, Outcome, Settled, Store, StoreStats, StoredHook};
+pub use writer::GroupBuilder;

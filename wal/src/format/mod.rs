@@ -12,7 +12,7 @@ pub mod record;
 
 pub mod envelope;
 
-pub(crate) mod bytes;
+mod bytes;
 
 #[cfg(test)]
 mod tests;

@@ -2,20 +2,41 @@
 //!
 //! Runs on the shard core, single-threaded; every handle is a clone of one `Rc`.
 
-use std::cell::{Ref, RefCell, RefMut};
-use std::marker::PhantomData;
-use std::ops::Deref;
+pub(crate) mod inner;
+
+mod submit;
+
+mod settle;
+
+mod fence;
+
+pub(crate) mod keeper;
+
+mod claim;
+
+mod read;
+
+mod close;
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::{Ref, RefMut};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use crate::config::StoreConfig;
 use crate::disk::Disk;
-use crate::error::{CheckpointError, CloseError, OpenError, ReadError, Refusal};
-use crate::hook::{HookDraft, HookExtra};
+use crate::error::{OpenError, Refusal};
 use crate::host::Host;
 use crate::ids::{Lsn, Seq};
 use crate::record::Record;
 use crate::state::State;
+use crate::writer::GroupBuilder;
+
+pub use read::StoredHook;
+
+pub(crate) use inner::Inner;
 
 /// What became of a submitted group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,27 +124,9 @@ pub struct StoreStats {
     pub cache_misses: u64,
 }
 
-/// The envelope of a stored hook, checksum verified; dereferences to its bytes.
-pub struct StoredHook<D: Disk> {
-    bytes: Vec<u8>,
-    _disk: PhantomData<D>,
-}
-
-impl<D: Disk> Deref for StoredHook<D> {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-struct Inner<D: Disk> {
-    _disk: D,
-    state: RefCell<State>,
-}
-
 /// The store of one shard. A clone is the same store.
 pub struct Store<D: Disk> {
-    inner: Rc<Inner<D>>,
+    pub(crate) inner: Rc<Inner<D>>,
 }
 
 impl<D: Disk> Clone for Store<D> {
@@ -134,77 +137,105 @@ impl<D: Disk> Clone for Store<D> {
     }
 }
 
-/// A group being built. Dropping it gives back nothing but its buffer: the seqs it took are
-/// skipped.
-pub struct GroupBuilder<D: Disk> {
-    _disk: PhantomData<D>,
-}
-
 impl<D: Disk> Store<D> {
-    /// Opens the store in `disk`'s directory, or creates it in an empty one. What the returned
-    /// store holds is durable.
+    /// Opens the store in `disk`'s directory, or creates it in an empty one. Everything that the
+    /// returned store holds is durable. An error means that nothing acked was changed.
+    ///
+    /// # Cancel safety
+    /// May be dropped at any point, as a crash may happen at any point.
     pub async fn open(
-        _disk: D,
-        _host: Rc<dyn Host>,
-        _config: StoreConfig,
+        disk: D,
+        host: Rc<dyn Host>,
+        config: StoreConfig,
     ) -> Result<(Store<D>, OpenReport), OpenError> {
-        Err(OpenError::NotReady("store"))
+        let (inner, report) = crate::open::open(disk, host, config).await?;
+        let inner = Rc::new(inner);
+        keeper::start(&inner);
+        inner.arm_claim();
+        Ok((Store { inner }, report))
     }
 
     /// Whether a request may be taken at all. Cheap: asked per request.
     pub fn admit(&self) -> Result<(), Refusal> {
-        Err(Refusal::Fenced)
+        self.inner.admit()
     }
 
-    /// Begins a group: `None` while as many as `groups_inflight` are in flight, while fenced, or
-    /// while a segment switch is waiting. [`Store::poll_ready`] tells when to ask again.
+    /// Begins a group: `None` while as many as `groups_inflight` are in flight, while another is
+    /// being built, while fenced, or while a segment switch is waiting. [`Store::poll_ready`]
+    /// tells when to ask again.
     pub fn try_begin(&self) -> Option<GroupBuilder<D>> {
-        None
+        self.inner.begin(0, submit::Purpose::Caller)
     }
 
-    /// The same with the bytes that the caller means to put in, so that the buffer has its size
-    /// from the start.
-    pub fn try_begin_sized(&self, _planned_bytes: usize) -> Option<GroupBuilder<D>> {
-        None
+    /// The same with the bytes of records ([`crate::HookDraft::record_bytes`]) that the caller
+    /// means to put in, so that the buffer has its size from the start.
+    pub fn try_begin_sized(&self, planned_bytes: usize) -> Option<GroupBuilder<D>> {
+        self.inner.begin(planned_bytes, submit::Purpose::Caller)
     }
 
     /// Applies the group and starts its write. It is durable only once it settles so.
-    pub fn submit(&self, _group: GroupBuilder<D>) -> Lsn {
-        Lsn(0)
+    pub fn submit(&self, group: GroupBuilder<D>) -> Lsn {
+        self.inner.submit(group, false)
     }
 
-    /// The next settled group, in LSN order, each exactly once. One caller.
-    pub fn poll_settled(&self, _cx: &mut Context<'_>) -> Poll<Settled> {
+    /// The next settled group, in LSN order, each exactly once. One caller; woken once for all
+    /// that settled together, so ask until it is pending.
+    pub fn poll_settled(&self, cx: &mut Context<'_>) -> Poll<Settled> {
+        let mut writer = self.inner.writer.borrow_mut();
+        match writer.pipeline.take_settled() {
+            Some(settled) => Poll::Ready(settled),
+            None => {
+                writer.settled_waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Ready when what was last asked of [`Store::try_begin`] would be given. One caller.
+    pub fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.inner.can_begin() {
+            return Poll::Ready(());
+        }
+        self.inner.writer.borrow_mut().ready_waker = Some(cx.waker().clone());
         Poll::Pending
     }
 
-    /// Ready when [`Store::try_begin`] would answer. One caller.
-    pub fn poll_ready(&self, _cx: &mut Context<'_>) -> Poll<()> {
-        Poll::Pending
-    }
-
-    /// Every group at or below it is durable.
+    /// Every group at or below it is durable or was fenced.
     pub fn durable_lsn(&self) -> Lsn {
-        Lsn(0)
+        self.inner.writer.borrow().pipeline.durable()
     }
 
     /// The last group applied to the state.
     pub fn applied_lsn(&self) -> Lsn {
-        Lsn(0)
+        self.inner.writer.borrow().pipeline.applied()
     }
 
     /// True from a failed write or sync until a new segment has been started.
     pub fn is_fenced(&self) -> bool {
-        true
+        self.inner.writer.borrow().pipeline.is_frozen()
+    }
+
+    /// The largest record (see [`crate::HookDraft::record_bytes`]) that a segment takes.
+    pub fn record_bytes_max(&self) -> usize {
+        let data = self.inner.config.segment_bytes - 2 * crate::disk::BLOCK_BYTES as u64;
+        usize::try_from(data).unwrap_or(usize::MAX)
     }
 
     /// Puts a record in the store's queue: it is applied and written with the next group, and
-    /// again with a later one when that is fenced. Nothing is promised until then.
-    pub fn enqueue(&self, _record: Record) {}
+    /// again with a later one when that is fenced. Nothing is promised until then. False, and
+    /// not taken, when `queued_records_max` wait already.
+    pub fn enqueue(&self, record: Record) -> bool {
+        let mut writer = self.inner.writer.borrow_mut();
+        let has_room = writer.queue.len() < self.inner.config.queued_records_max;
+        if has_room {
+            writer.queue.push_back(record);
+        }
+        has_room
+    }
 
     /// Records waiting in the queue.
     pub fn queued(&self) -> usize {
-        0
+        self.inner.writer.borrow().queue.len()
     }
 
     /// The state. Never hold it across an await.
@@ -217,59 +248,13 @@ impl<D: Disk> Store<D> {
         self.inner.state.borrow_mut()
     }
 
-    /// Reads a live hook: from recent groups, else with one direct read. The checksum is
-    /// verified either way the bytes come from the disk.
-    pub async fn read(&self, seq: Seq) -> Result<StoredHook<D>, ReadError> {
-        Err(ReadError::NotFound(seq))
+    /// The next seq that a new hook would take.
+    pub fn next_seq(&self) -> Seq {
+        self.inner.next_seq()
     }
 
     /// Gauges and counters.
     pub fn stats(&self) -> StoreStats {
-        StoreStats::default()
-    }
-
-    /// Takes a checkpoint now.
-    pub async fn checkpoint(&self) -> Result<CheckpointReport, CheckpointError> {
-        Err(CheckpointError::NotReady("checkpoint"))
-    }
-
-    /// Writes what is queued, claims everything durable and takes a last checkpoint. Nothing is
-    /// admitted any more.
-    pub async fn close(&self) -> Result<(), CloseError> {
-        Ok(())
-    }
-}
-
-impl<D: Disk> GroupBuilder<D> {
-    /// Encodes a new hook and returns its seq.
-    pub fn hook(&mut self, _draft: &HookDraft<'_>) -> Seq {
-        Seq(0)
-    }
-
-    /// Encodes a hook that already has its seq and envelope: a carried local half, a replayed
-    /// record, a relocation.
-    pub fn hook_again(&mut self, _seq: Seq, _envelope: &[u8], _extra: &HookExtra<'_>) {}
-
-    /// Adds another record.
-    pub fn record(&mut self, _record: Record) {}
-
-    /// Whether a record of `encoded_bytes` still belongs into this group.
-    pub fn fits(&self, _encoded_bytes: usize) -> bool {
-        false
-    }
-
-    /// Records so far.
-    pub fn records(&self) -> usize {
-        0
-    }
-
-    /// Bytes so far, header included.
-    pub fn bytes(&self) -> usize {
-        0
-    }
-
-    /// The envelope of a hook of this group, as it goes to the intake log.
-    pub fn envelope_of(&self, _seq: Seq) -> Option<&[u8]> {
-        None
+        self.inner.stats()
     }
 }

@@ -1,0 +1,333 @@
+//! The segment that an open starts: unproven frames first, synced, then its header, alone.
+
+use std::io;
+use std::rc::Rc;
+
+use crate::config::StoreConfig;
+use crate::disk::{BLOCK_BYTES, Disk, IO_BYTES_MAX};
+use crate::error::OpenError;
+use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
+use crate::format::segment::{Cut, SEGMENT_DATA_OFFSET, SegmentHeader};
+use crate::host::Host;
+use crate::ids::{SegmentId, Seq};
+use crate::mutations;
+use crate::open::fold::apply_frame;
+use crate::open::reader::SlotReader;
+use crate::open::scan::{Scanned, TailFrame};
+use crate::open::survey::{FoundSlot, SlotHead, io_error};
+use crate::slots::{Slot, SlotNo, SlotUse, Slots};
+use crate::store::Inner;
+use crate::store::inner::{Current, LogEnd, Writer};
+use crate::store::keeper::{create_slot, open_slot};
+use crate::writer::io::{pieces, sync, write_all};
+
+/// Most bytes of rewritten frames gathered before they are written.
+const GATHER_BYTES: usize = IO_BYTES_MAX;
+
+/// Starts the new segment and builds the store around it.
+pub(crate) async fn start<D: Disk>(
+    disk: D,
+    host: Rc<dyn Host>,
+    config: StoreConfig,
+    mut found: Vec<FoundSlot>,
+    mut scanned: Scanned,
+) -> Result<Inner<D>, OpenError> {
+    if mutations::is("trust_above_mark") {
+        trust_tail(&mut scanned);
+    }
+    let segment = next_segment(&found);
+    let no = choose_slot(&disk, &host, &config, &mut found, &scanned).await?;
+    let capacity = found
+        .iter()
+        .find(|slot| slot.no == no)
+        .map_or(0, |slot| slot.bytes);
+    let file = open_slot(&disk, no, config.sync)
+        .await
+        .map_err(io_error("opening a slot"))?;
+    let salt = host.random();
+    let pos = rewrite(&disk, &config, &file, segment, salt, &mut scanned).await?;
+    let next_seq = first_seq(&scanned);
+    let first_lsn = scanned
+        .unproven
+        .first()
+        .map_or(scanned.last_lsn.next(), |f| f.header.lsn);
+    let header = SegmentHeader {
+        store_uuid: config.store_uuid,
+        shard: config.shard,
+        flags: 0,
+        segment,
+        first_lsn,
+        salt,
+        cut: Cut {
+            segment: scanned.end.segment,
+            offset: scanned.end.offset,
+            lsn: scanned.end.lsn,
+        },
+        next_seq,
+        made_at_ms: host.wall_ms(),
+        slots: found.len() as u32,
+    };
+    // IMPORTANT: the header goes out last, in a write of its own, once every frame behind it is
+    // on the medium; until it is durable the old tail stands.
+    let mut block = disk.alloc(BLOCK_BYTES);
+    header.encode(block.as_mut());
+    let failed = io_error("writing the header of the new segment");
+    write_all(&disk, &file, Rc::new(block), 0)
+        .await
+        .map_err(&failed)?;
+    sync(&disk, &file, config.sync).await.map_err(&failed)?;
+    let end = match scanned.unproven.last() {
+        Some(_) => LogEnd {
+            segment,
+            offset: pos,
+            lsn: scanned.last_lsn,
+        },
+        None => scanned.end,
+    };
+    let slots = slots_of(found, &scanned, no, segment, &file);
+    let current = Current {
+        slot: no,
+        file,
+        segment,
+        salt,
+        pos,
+        capacity,
+        is_header_due: false,
+    };
+    let writer = Writer::new(&config, current, end, scanned.last_lsn, header.cut.lsn);
+    Ok(Inner::new(
+        disk,
+        host,
+        config,
+        scanned.state,
+        next_seq,
+        slots,
+        writer,
+    ))
+}
+
+/// The mutation: what lies above D is taken as it is.
+fn trust_tail(scanned: &mut Scanned) {
+    if let Some(last) = scanned.unproven.pop() {
+        let (no, header) = match scanned.chain.last() {
+            Some(last) => *last,
+            None => return,
+        };
+        debug_assert_eq!(Some(no), scanned.unproven_slot);
+        scanned.end = LogEnd {
+            segment: header.segment,
+            offset: last.pos + last.header.frame_bytes(),
+            lsn: last.header.lsn,
+        };
+        scanned.unproven.clear();
+    }
+}
+
+/// A number that no attempt has used: a bad header may have borne the next one.
+fn next_segment(found: &[FoundSlot]) -> SegmentId {
+    let newest = found
+        .iter()
+        .filter_map(FoundSlot::header)
+        .map(|h| h.segment)
+        .max();
+    let headless = found.iter().filter(|slot| slot.header().is_none()).count() as u64;
+    SegmentId(newest.unwrap_or_default().0 + headless + 1)
+}
+
+/// The first seq that may be handed out: a leap beyond everything seen, none for a fresh store.
+fn first_seq(scanned: &Scanned) -> Seq {
+    let seen = scanned.state.next_seq().max(scanned.next_seq);
+    if scanned.chain.is_empty() && scanned.last_lsn.0 == 0 {
+        seen.max(Seq(1))
+    } else {
+        seen.leap()
+    }
+}
+
+/// A slot that holds nothing of the log: an old segment's or a blank one, else a new one.
+async fn choose_slot<D: Disk>(
+    disk: &D,
+    host: &Rc<dyn Host>,
+    config: &StoreConfig,
+    found: &mut Vec<FoundSlot>,
+    scanned: &Scanned,
+) -> Result<SlotNo, OpenError> {
+    let tail: u64 = scanned
+        .unproven
+        .iter()
+        .map(|frame| frame.header.frame_bytes())
+        .sum();
+    let need = SEGMENT_DATA_OFFSET + tail;
+    let is_free = |slot: &&FoundSlot| {
+        slot.bytes >= need
+            && !scanned.chain.iter().any(|(no, _)| *no == slot.no)
+            && !scanned.needed.iter().any(|segment| {
+                slot.header()
+                    .is_some_and(|header| header.segment == *segment)
+            })
+            && !scanned.set_aside.contains(&slot.no)
+    };
+    let by_preference = [
+        |head: &SlotHead| matches!(head, SlotHead::Blank),
+        |head: &SlotHead| matches!(head, SlotHead::Header(_)),
+        |head: &SlotHead| matches!(head, SlotHead::Bad),
+    ];
+    for preferred in by_preference {
+        let free = found
+            .iter()
+            .filter(is_free)
+            .find(|slot| preferred(&slot.head));
+        if let Some(slot) = free {
+            return Ok(slot.no);
+        }
+    }
+    let mut no = SlotNo(0);
+    while found.iter().any(|slot| slot.no == no) {
+        no = SlotNo(no.0 + 1);
+    }
+    let bytes = config.segment_bytes.max(need);
+    create_slot(disk, no, bytes, || host.yield_now())
+        .await
+        .map_err(io_error("making a new slot"))?;
+    found.push(FoundSlot {
+        no,
+        bytes,
+        head: SlotHead::Blank,
+    });
+    Ok(no)
+}
+
+/// Copies the frames above D behind the place of the new header and syncs them. Answers where
+/// the next frame goes.
+async fn rewrite<D: Disk>(
+    disk: &D,
+    config: &StoreConfig,
+    file: &D::File,
+    segment: SegmentId,
+    salt: u64,
+    scanned: &mut Scanned,
+) -> Result<u64, OpenError> {
+    let mut pos = SEGMENT_DATA_OFFSET;
+    let Some(from) = scanned
+        .unproven_slot
+        .filter(|_| !scanned.unproven.is_empty())
+    else {
+        return Ok(pos);
+    };
+    let failed = io_error("writing unproven frames again");
+    let old = disk.open(&from.file_name()).await.map_err(&failed)?;
+    let bytes = scanned
+        .unproven
+        .last()
+        .map_or(0, |last| last.pos + last.header.frame_bytes());
+    let mut reader = SlotReader::new(disk, &old, bytes);
+    let mut gathered: Vec<u8> = Vec::new();
+    let frames: Vec<TailFrame> = scanned.unproven.clone();
+    let mut result = Ok(());
+    for frame in frames {
+        let at = pos + gathered.len() as u64;
+        result = copy_frame(
+            &mut reader,
+            frame,
+            salt,
+            segment,
+            at,
+            &mut gathered,
+            scanned,
+        )
+        .await;
+        if result.is_ok() && gathered.len() >= GATHER_BYTES {
+            result = flush(disk, file, &mut gathered, &mut pos)
+                .await
+                .map_err(&failed);
+        }
+        if result.is_err() {
+            break;
+        }
+    }
+    drop(reader);
+    disk.close(old).await;
+    result?;
+    flush(disk, file, &mut gathered, &mut pos)
+        .await
+        .map_err(&failed)?;
+    sync(disk, file, config.sync).await.map_err(&failed)?;
+    Ok(pos)
+}
+
+async fn copy_frame<D: Disk>(
+    reader: &mut SlotReader<D>,
+    frame: TailFrame,
+    salt: u64,
+    segment: SegmentId,
+    at: u64,
+    gathered: &mut Vec<u8>,
+    scanned: &mut Scanned,
+) -> Result<(), OpenError> {
+    let read = reader.payload(frame.pos, &frame.header).await;
+    let payload = read.map_err(io_error("reading unproven frames"))?;
+    // The index follows the copies.
+    apply_frame(&mut scanned.state, &frame.header, payload, segment, at)?;
+    let header = FrameHeader {
+        salt,
+        ..frame.header
+    };
+    let start = gathered.len();
+    gathered.resize(start + FRAME_HEADER_BYTES, 0);
+    header.encode(&mut gathered[start..]);
+    gathered.extend_from_slice(payload);
+    gathered.resize(start + header.frame_bytes() as usize, 0);
+    Ok(())
+}
+
+async fn flush<D: Disk>(
+    disk: &D,
+    file: &D::File,
+    gathered: &mut Vec<u8>,
+    pos: &mut u64,
+) -> io::Result<()> {
+    for piece in pieces(disk, gathered) {
+        let bytes = (*piece).as_ref().len() as u64;
+        write_all(disk, file, piece, *pos).await?;
+        *pos += bytes;
+    }
+    gathered.clear();
+    Ok(())
+}
+
+/// What each slot is from now on.
+fn slots_of<D: Disk>(
+    found: Vec<FoundSlot>,
+    scanned: &Scanned,
+    current: SlotNo,
+    segment: SegmentId,
+    file: &D::File,
+) -> Slots<D> {
+    let mut slots = Slots::default();
+    for slot in found {
+        let is_current = slot.no == current;
+        let held = slot.header().map(|header| header.segment).filter(|held| {
+            // The last segment drops out of the log when the new cut does not name it.
+            let is_left = held.0 > scanned.end.segment.0;
+            let in_chain = scanned
+                .chain
+                .iter()
+                .any(|(_, header)| header.segment == *held);
+            scanned.needed.contains(held) || in_chain && !is_left
+        });
+        let use_ = match (is_current, held, slot.head) {
+            (true, ..) => SlotUse::Segment(segment),
+            (false, Some(held), _) => SlotUse::Segment(held),
+            (false, None, SlotHead::Bad) => SlotUse::Suspect,
+            (false, None, _) => SlotUse::Free,
+        };
+        slots.push(Slot {
+            no: slot.no,
+            use_,
+            bytes: slot.bytes,
+            file: is_current.then(|| file.clone()),
+            is_tainted: false,
+        });
+    }
+    slots
+}

@@ -1,0 +1,214 @@
+//! The shard's housekeeping task: one spare slot always ready, free space watched.
+//!
+//! Ends when the store is closed or its last handle is gone. A failed attempt is repeated after
+//! a pause; while no slot can be had the store refuses, it does not fail.
+
+use std::io;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use super::inner::Inner;
+use crate::config::SyncMode;
+use crate::disk::{BLOCK_BYTES, Disk, IO_BYTES_MAX};
+use crate::host::TaskClass;
+use crate::slots::{Slot, SlotNo, SlotUse};
+use crate::writer::io::write_all;
+
+/// Between two looks at the free space.
+const SPACE_EVERY: Duration = Duration::from_secs(1);
+
+/// Starts the task.
+pub(crate) fn start<D: Disk>(inner: &Rc<Inner<D>>) {
+    let weak = Rc::downgrade(inner);
+    inner
+        .host
+        .spawn(TaskClass::Maintenance, Box::pin(run(weak)));
+}
+
+async fn run<D: Disk>(weak: Weak<Inner<D>>) {
+    loop {
+        let Some(inner) = weak.upgrade() else { return };
+        if inner.is_closed.get() {
+            return;
+        }
+        inner.look_at_space().await;
+        let mut failed = false;
+        if inner.slots.borrow().spares() == 0 {
+            match inner.prepare_slot().await {
+                Ok(slot) => {
+                    tracing::debug!(shard = %inner.config.shard, %slot, "slot ready");
+                    inner.wake_ready();
+                }
+                Err(error) => {
+                    tracing::warn!(shard = %inner.config.shard, %error, "no slot ready");
+                    failed = true;
+                }
+            }
+        }
+        let (host, signal, pause) = (
+            Rc::clone(&inner.host),
+            Rc::clone(&inner.keeper),
+            inner.retry_pause().min(SPACE_EVERY),
+        );
+        // The task must not keep the store alive while it waits.
+        drop(inner);
+        if failed {
+            host.sleep(pause).await;
+        } else {
+            futures_lite::future::or(signal.wait(), host.sleep(SPACE_EVERY)).await;
+        }
+    }
+}
+
+impl<D: Disk> Inner<D> {
+    async fn look_at_space(&self) {
+        match self.disk.space().await {
+            Ok(space) => {
+                self.writer.borrow_mut().stats.free_bytes = space.free_bytes;
+                self.is_short_of_space
+                    .set(space.free_bytes < self.config.min_free_bytes);
+            }
+            Err(error) => {
+                tracing::warn!(shard = %self.config.shard, %error, "free space unknown");
+            }
+        }
+    }
+
+    /// Makes one slot ready: a free one, a suspect one that passes its probe, or a new one.
+    pub(crate) async fn prepare_slot(&self) -> io::Result<SlotNo> {
+        let next = self.slots.borrow().to_prepare();
+        match next {
+            Some((no, was)) => self.reuse_slot(no, was).await,
+            None => self.create_slot(self.config.segment_bytes).await,
+        }
+    }
+
+    async fn reuse_slot(&self, no: SlotNo, was: SlotUse) -> io::Result<SlotNo> {
+        let is_suspect = was == SlotUse::Suspect
+            || self
+                .slots
+                .borrow()
+                .get(no)
+                .is_some_and(|slot| slot.is_tainted);
+        if is_suspect {
+            let old = self
+                .slots
+                .borrow_mut()
+                .get_mut(no)
+                .and_then(|slot| slot.file.take());
+            if let Some(old) = old {
+                self.disk.close(old).await;
+            }
+        }
+        let have = self
+            .slots
+            .borrow()
+            .get(no)
+            .and_then(|slot| slot.file.clone());
+        let file = match have {
+            Some(file) => file,
+            None => open_slot(&self.disk, no, self.config.sync).await?,
+        };
+        if is_suspect && let Err(error) = self.probe(&file).await {
+            self.slots.borrow_mut().abandon(no);
+            self.disk.close(file).await;
+            return Err(error);
+        }
+        if let Some(slot) = self.slots.borrow_mut().get_mut(no) {
+            slot.file = Some(file);
+            slot.use_ = SlotUse::Spare;
+            slot.is_tainted = false;
+        }
+        Ok(no)
+    }
+
+    /// Writes zeros over the header and syncs: the disk takes writes to this file again.
+    async fn probe(&self, file: &D::File) -> io::Result<()> {
+        let mut block = self.disk.alloc(BLOCK_BYTES);
+        block.as_mut().fill(0);
+        write_all(&self.disk, file, Rc::new(block), 0).await?;
+        self.disk.sync_data(file).await
+    }
+
+    async fn create_slot(&self, bytes: u64) -> io::Result<SlotNo> {
+        let slots_max = self.config.slots_max;
+        let no = self.slots.borrow().next_no();
+        if slots_max > 0 && no.0 >= slots_max {
+            return Err(io::Error::from(io::ErrorKind::StorageFull));
+        }
+        let result = create_slot(&self.disk, no, bytes, || self.host.yield_now()).await;
+        if let Err(error) = result {
+            let _ = self.disk.remove(&no.temp_name()).await;
+            return Err(error);
+        }
+        let file = open_slot(&self.disk, no, self.config.sync).await?;
+        let slot = Slot {
+            no,
+            use_: SlotUse::Spare,
+            bytes,
+            file: Some(file),
+            is_tainted: false,
+        };
+        self.slots.borrow_mut().push(slot);
+        Ok(no)
+    }
+}
+
+/// Opens a slot for writing in the way that groups are synced.
+pub(crate) async fn open_slot<D: Disk>(
+    disk: &D,
+    no: SlotNo,
+    mode: SyncMode,
+) -> io::Result<D::File> {
+    match mode {
+        SyncMode::Fdatasync => disk.open(&no.file_name()).await,
+        SyncMode::Dsync => disk.reopen_dsync(&no.file_name()).await,
+    }
+}
+
+/// Writes a slot full of zeros, syncs it, and only then gives it its name.
+pub(crate) async fn create_slot<D: Disk>(
+    disk: &D,
+    no: SlotNo,
+    bytes: u64,
+    pause: impl Fn() -> crate::host::LocalFuture<()>,
+) -> io::Result<()> {
+    let temp = no.temp_name();
+    let file = disk.create(&temp).await?;
+    let filled = fill(disk, &file, bytes, pause).await;
+    // IMPORTANT: content → name → directory; a slot that has its name is whole.
+    let synced = match filled {
+        Ok(()) => disk.sync_data(&file).await,
+        Err(error) => Err(error),
+    };
+    disk.close(file).await;
+    synced?;
+    disk.rename(&temp, &no.file_name()).await?;
+    disk.sync_dir().await
+}
+
+async fn fill<D: Disk>(
+    disk: &D,
+    file: &D::File,
+    bytes: u64,
+    pause: impl Fn() -> crate::host::LocalFuture<()>,
+) -> io::Result<()> {
+    let piece = IO_BYTES_MAX.min(usize::try_from(bytes).unwrap_or(IO_BYTES_MAX));
+    let mut zeros = disk.alloc(piece);
+    zeros.as_mut().fill(0);
+    let zeros = Rc::new(zeros);
+    let mut pos = 0;
+    while pos < bytes {
+        if bytes - pos >= piece as u64 {
+            write_all(disk, file, Rc::clone(&zeros), pos).await?;
+        } else {
+            let rest = usize::try_from(bytes - pos).unwrap_or(piece);
+            let mut last = disk.alloc(rest);
+            last.as_mut().fill(0);
+            write_all(disk, file, Rc::new(last), pos).await?;
+        }
+        pos += piece as u64;
+        pause().await;
+    }
+    Ok(())
+}

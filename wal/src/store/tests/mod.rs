@@ -1,0 +1,8 @@
+//! The store on the simulated disk: what is acked is there after whatever happens.
+#![allow(clippy::unwrap_used)]
+
+mod rig;
+
+mod life;
+
+use rig::*;

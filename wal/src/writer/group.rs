@@ -1,0 +1,290 @@
+//! A group being built: records encoded in place, straight into the buffer that is written.
+//!
+//! The body of a hook is copied once, from the request into this buffer, and its checksum is
+//! computed there. Nothing is allocated per hook. Runs on the shard core, inside one slice.
+
+use std::rc::Rc;
+
+use crate::disk::{BLOCK_BYTES, Disk, IO_BYTES_MAX};
+use crate::format::frame::{FRAME_HEADER_BYTES, PayloadSum};
+use crate::format::record::{self as codec, RECORD_FLAG_RELOCATED, RECORD_HEADER_BYTES, kind};
+use crate::format::{envelope, padded};
+use crate::hook::{HookDraft, HookExtra};
+use crate::ids::Seq;
+use crate::record::Record;
+use crate::store::inner::Inner;
+
+impl HookDraft<'_> {
+    /// Bytes that the hook's record takes in a group.
+    pub fn record_bytes(&self) -> usize {
+        codec::hook_len(&self.extra, envelope::encoded_len(self))
+    }
+}
+
+/// Where a group is built.
+pub(crate) enum Body<D: Disk> {
+    /// The buffer of the write.
+    Aligned(D::Buf),
+    /// Larger than one write.
+    Large(Vec<u8>),
+}
+
+impl<D: Disk> Body<D> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Body::Aligned(buf) => buf.as_ref(),
+            Body::Large(bytes) => bytes,
+        }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Body::Aligned(buf) => buf.as_mut(),
+            Body::Large(bytes) => bytes,
+        }
+    }
+}
+
+/// A record of the group, in order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    /// Offset of the record in the frame.
+    pub(crate) offset: u32,
+    /// Its length.
+    pub(crate) len: u32,
+    /// A hook's: bytes of the extra part. Another record's: its place in `others`.
+    pub(crate) extra_or_index: u32,
+    /// The hook; `None` for another record.
+    pub(crate) seq: Option<Seq>,
+}
+
+/// A group being built. Dropping it gives back nothing but its buffer: the seqs it took are
+/// skipped.
+pub struct GroupBuilder<D: Disk> {
+    inner: Rc<Inner<D>>,
+    pub(crate) body: Option<Body<D>>,
+    /// Where the frame starts in the body: a block of headroom when a segment header goes out
+    /// with it.
+    pub(crate) start: usize,
+    /// One past the last record, from the start of the frame.
+    pub(crate) end: usize,
+    /// What the group may grow to.
+    limit: usize,
+    /// What one single record may grow it to: the room in the segment.
+    limit_single: usize,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) others: Vec<Record>,
+    pub(crate) sum: PayloadSum,
+    /// How many of `others`, from the first, came from the store's queue.
+    from_queue: usize,
+}
+
+impl<D: Disk> GroupBuilder<D> {
+    pub(crate) fn new(
+        inner: Rc<Inner<D>>,
+        planned_bytes: usize,
+        headroom: usize,
+        limit: usize,
+        limit_single: usize,
+        entries: Vec<Entry>,
+    ) -> GroupBuilder<D> {
+        let wanted = padded(headroom + FRAME_HEADER_BYTES + planned_bytes).max(BLOCK_BYTES);
+        let body = if wanted <= IO_BYTES_MAX {
+            Body::Aligned(inner.disk.alloc(wanted))
+        } else {
+            Body::Large(vec![0; wanted])
+        };
+        GroupBuilder {
+            inner,
+            body: Some(body),
+            start: headroom,
+            end: FRAME_HEADER_BYTES,
+            limit,
+            limit_single,
+            entries,
+            others: Vec::new(),
+            sum: PayloadSum::default(),
+            from_queue: 0,
+        }
+    }
+
+    /// Adds a record that waited in the store's queue; it goes back there when the group is
+    /// dropped. Before any other record.
+    pub(crate) fn record_from_queue(&mut self, record: Record) {
+        assert_eq!(
+            self.from_queue,
+            self.entries.len(),
+            "queued records go first"
+        );
+        self.record(record);
+        self.from_queue += 1;
+    }
+
+    /// Encodes a new hook and returns its seq. The hook is in the group; it is durable only once
+    /// the group settles so.
+    ///
+    /// # Panics
+    /// When the record does not [fit](GroupBuilder::fits).
+    pub fn hook(&mut self, draft: &HookDraft<'_>) -> Seq {
+        let seq = self.inner.take_seq();
+        let extra_bytes = codec::extra_len(&draft.extra);
+        let len = RECORD_HEADER_BYTES + extra_bytes + envelope::encoded_len(draft);
+        let out = self.room(len);
+        codec::encode_extra(&draft.extra, &mut out[RECORD_HEADER_BYTES..]);
+        let written = envelope::encode(draft, seq, &mut out[RECORD_HEADER_BYTES + extra_bytes..]);
+        assert_eq!(RECORD_HEADER_BYTES + extra_bytes + written, len);
+        let crc = codec::seal(kind::HOOK, 0, extra_bytes, out);
+        self.push(crc, len, extra_bytes, Some(seq));
+        seq
+    }
+
+    /// Encodes a hook that already has its seq and envelope: a carried local half, a replayed
+    /// record, a relocation. When the hook is live its index moves to this copy once the group
+    /// is durable; when its seq is finished nothing changes.
+    ///
+    /// # Panics
+    /// When the record does not fit, or when the envelope carries another seq.
+    pub fn hook_again(&mut self, seq: Seq, envelope: &[u8], extra: &HookExtra<'_>) {
+        let at = envelope::ENVELOPE_SEQ_OFFSET;
+        assert_eq!(
+            envelope.get(at..at + 8),
+            Some(&seq.0.to_le_bytes()[..]),
+            "envelope of another seq"
+        );
+        self.inner.raise_seq(seq.next());
+        let extra_bytes = codec::extra_len(extra);
+        let len = RECORD_HEADER_BYTES + extra_bytes + envelope.len();
+        let flags = if self.inner.is_live(seq) {
+            RECORD_FLAG_RELOCATED
+        } else {
+            0
+        };
+        let out = self.room(len);
+        codec::encode_extra(extra, &mut out[RECORD_HEADER_BYTES..]);
+        out[RECORD_HEADER_BYTES + extra_bytes..].copy_from_slice(envelope);
+        let crc = codec::seal(kind::HOOK, flags, extra_bytes, out);
+        self.push(crc, len, extra_bytes, Some(seq));
+    }
+
+    /// Adds another record. Like an [enqueued](crate::Store::enqueue) one it comes back into the
+    /// store's queue when the group is fenced, offsets and watermarks excepted.
+    ///
+    /// # Panics
+    /// When the record does not fit.
+    pub fn record(&mut self, record: Record) {
+        let len = codec::record_len(&record);
+        let out = self.room(len);
+        let crc = codec::encode_record(&record, out);
+        let index = self.others.len();
+        self.others.push(record);
+        self.push(crc, len, index, None);
+    }
+
+    /// Whether a record of `encoded_bytes` (its header included) still belongs into this group.
+    /// One larger than a whole group is taken alone.
+    pub fn fits(&self, encoded_bytes: usize) -> bool {
+        let end = self.end.saturating_add(encoded_bytes);
+        if self.entries.is_empty() {
+            return end <= self.limit_single;
+        }
+        self.entries.len() < self.inner.config.group_records_max && end <= self.limit
+    }
+
+    /// Records so far.
+    pub fn records(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Bytes so far, header included, padding not.
+    pub fn bytes(&self) -> usize {
+        self.end
+    }
+
+    /// The envelope of a hook of this group, as it goes to the intake log.
+    pub fn envelope_of(&self, seq: Seq) -> Option<&[u8]> {
+        let at = self
+            .entries
+            .binary_search_by_key(&Some(seq), |entry| entry.seq)
+            .ok();
+        // NOTE: sorted as long as only new hooks are in the group; else look at each.
+        let entry = match at {
+            Some(at) => self.entries.get(at)?,
+            None => self.entries.iter().find(|entry| entry.seq == Some(seq))?,
+        };
+        let from = self.start + entry.offset as usize;
+        let head = RECORD_HEADER_BYTES + entry.extra_or_index as usize;
+        self.body
+            .as_ref()?
+            .bytes()
+            .get(from + head..from + entry.len as usize)
+    }
+
+    fn push(&mut self, crc: u32, len: usize, extra_or_index: usize, seq: Option<Seq>) {
+        self.sum.add(crc);
+        self.entries.push(Entry {
+            offset: self.end as u32,
+            len: len as u32,
+            extra_or_index: extra_or_index as u32,
+            seq,
+        });
+        self.end += len;
+    }
+
+    /// The next `len` bytes of the group, growing its buffer when the plan was too small.
+    fn room(&mut self, len: usize) -> &mut [u8] {
+        assert!(
+            self.fits(len),
+            "a record of {len} bytes does not fit into the group"
+        );
+        let from = self.start + self.end;
+        let need = from + len;
+        let have = self.body.as_ref().map_or(0, |body| body.bytes().len());
+        if need > have {
+            self.grow(need);
+        }
+        match &mut self.body {
+            Some(body) => &mut body.bytes_mut()[from..need],
+            // A group without a body was submitted, and submitting consumes it.
+            None => unreachable!("group already submitted"),
+        }
+    }
+
+    fn grow(&mut self, need: usize) {
+        let wanted = padded(need.next_power_of_two());
+        let used = self.start + self.end;
+        let Some(old) = self.body.take() else { return };
+        self.body = Some(match old {
+            Body::Aligned(old) if wanted <= IO_BYTES_MAX => {
+                let mut buf = self.inner.disk.alloc(wanted);
+                buf.as_mut()[..used].copy_from_slice(&old.as_ref()[..used]);
+                Body::Aligned(buf)
+            }
+            Body::Aligned(old) => {
+                let mut bytes = vec![0; padded(need)];
+                bytes[..used].copy_from_slice(&old.as_ref()[..used]);
+                Body::Large(bytes)
+            }
+            Body::Large(mut old) => {
+                old.resize(padded(need), 0);
+                Body::Large(old)
+            }
+        });
+    }
+
+    pub(crate) fn store(&self) -> &Rc<Inner<D>> {
+        &self.inner
+    }
+}
+
+impl<D: Disk> Drop for GroupBuilder<D> {
+    fn drop(&mut self) {
+        let mut queued = std::mem::take(&mut self.others);
+        queued.truncate(if self.body.is_some() {
+            self.from_queue
+        } else {
+            0
+        });
+        self.inner
+            .end_building(std::mem::take(&mut self.entries), queued);
+    }
+}

@@ -2,17 +2,17 @@
 //! administration. The binary `ankusa` is a thin caller of this library.
 
 pub mod claims;
+pub mod cli;
 pub mod commit;
 pub mod config;
 pub mod dedupe;
 pub mod dispatch;
 pub mod egress;
-pub mod ingest;
-pub mod cli;
-pub mod config;
-pub mod dedupe;
 pub mod exit;
+pub mod ingest;
 pub mod mesh;
 pub mod metrics;
+pub mod node;
 pub mod runtime;
+pub mod shard;
 pub mod verify;

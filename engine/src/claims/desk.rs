@@ -158,7 +158,11 @@ impl Desk {
 
     /// The hook of `claim` is committed in every place the mode promises.
     pub fn promote(&self, claim: Claim, expiry_s: u32, now_s: u32) {
-        self.settle(claim.key, now_s, ClaimMessage::Promote(claim.key, claim.id, expiry_s));
+        self.settle(
+            claim.key,
+            now_s,
+            ClaimMessage::Promote(claim.key, claim.id, expiry_s),
+        );
     }
 
     /// The hook of `claim` left nothing behind.
@@ -384,7 +388,10 @@ mod tests {
             assert!(poll_once(far.as_mut()).await.is_none());
             pump(&desks, &wire);
             let mut near = pin!(desks[1].claim(KEY, id(2), 0, 0));
-            assert!(poll_once(near.as_mut()).await.is_none(), "waits for the pending one");
+            assert!(
+                poll_once(near.as_mut()).await.is_none(),
+                "waits for the pending one"
+            );
             let Some(Claimed::Granted(claim)) = poll_once(far.as_mut()).await else {
                 panic!("granted")
             };

@@ -108,7 +108,13 @@ impl Claims {
 
     /// Asks for `key` on behalf of the hook `id`. `None`: the answer comes later, as a [`Reply`]
     /// of [`Claims::promote`], [`Claims::release`] or [`Claims::carry`].
-    pub fn claim(&mut self, key: KeyHash, id: HookId, ticket: Ticket, now_s: u32) -> Option<Answer> {
+    pub fn claim(
+        &mut self,
+        key: KeyHash,
+        id: HookId,
+        ticket: Ticket,
+        now_s: u32,
+    ) -> Option<Answer> {
         if let Some(pending) = self.pending.get_mut(&key) {
             if pending.carried {
                 return Some(Answer::Carried);
@@ -136,7 +142,14 @@ impl Claims {
     /// The hook `id` is committed everywhere: its key is answered with it until `expiry_s`.
     /// A key that another hook holds by now is left alone (a stuck record that completes late
     /// never overwrites). Returns whether the row was written.
-    pub fn promote(&mut self, key: KeyHash, id: HookId, expiry_s: u32, now_s: u32, out: &mut Vec<Reply>) -> bool {
+    pub fn promote(
+        &mut self,
+        key: KeyHash,
+        id: HookId,
+        expiry_s: u32,
+        now_s: u32,
+        out: &mut Vec<Reply>,
+    ) -> bool {
         match self.pending.get(&key) {
             Some(pending) if pending.holder != id => return false,
             Some(_) => {

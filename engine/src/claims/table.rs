@@ -133,13 +133,16 @@ impl KeyTable {
     }
 
     fn find(&self, key: KeyHash) -> Option<&u32> {
-        self.index
-            .find(key.table_hash(), |&p| self.row(p).is_some_and(|r| r.key == key.0))
+        self.index.find(key.table_hash(), |&p| {
+            self.row(p).is_some_and(|r| r.key == key.0)
+        })
     }
 
     fn row(&self, position: u32) -> Option<&Row> {
         let offset = position.wrapping_sub(self.base) as usize;
-        self.chunks.get(offset / CHUNK_ROWS).map(|c| &c[offset % CHUNK_ROWS])
+        self.chunks
+            .get(offset / CHUNK_ROWS)
+            .map(|c| &c[offset % CHUNK_ROWS])
     }
 
     fn remove(&mut self, key: KeyHash) {

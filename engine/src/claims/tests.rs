@@ -20,12 +20,29 @@ fn ticket(number: u64) -> Ticket {
 fn two_equal_keys_at_once_give_one_grant_and_the_second_hears_the_first_id() {
     let mut claims = Claims::new(10);
     let mut out = Vec::new();
-    assert_eq!(claims.claim(key(1), id(1), ticket(1), 0), Some(Answer::Granted));
+    assert_eq!(
+        claims.claim(key(1), id(1), ticket(1), 0),
+        Some(Answer::Granted)
+    );
     assert_eq!(claims.claim(key(1), id(2), ticket(2), 0), None);
     assert!(claims.promote(key(1), id(1), 100, 0, &mut out));
-    assert_eq!(out, [Reply { to: ticket(2), id: id(2), answer: Answer::Duplicate(id(1)) }]);
-    assert_eq!(claims.claim(key(1), id(3), ticket(3), 99), Some(Answer::Duplicate(id(1))));
-    assert_eq!(claims.claim(key(1), id(4), ticket(4), 100), Some(Answer::Granted), "expired");
+    assert_eq!(
+        out,
+        [Reply {
+            to: ticket(2),
+            id: id(2),
+            answer: Answer::Duplicate(id(1))
+        }]
+    );
+    assert_eq!(
+        claims.claim(key(1), id(3), ticket(3), 99),
+        Some(Answer::Duplicate(id(1)))
+    );
+    assert_eq!(
+        claims.claim(key(1), id(4), ticket(4), 100),
+        Some(Answer::Granted),
+        "expired"
+    );
 }
 
 #[test]
@@ -36,12 +53,26 @@ fn a_release_hands_the_key_to_the_first_waiter_and_the_rest_go_on_waiting() {
     claims.claim(key(1), id(2), ticket(2), 0);
     claims.claim(key(1), id(3), ticket(3), 0);
     claims.release(key(1), id(1), &mut out);
-    assert_eq!(out, [Reply { to: ticket(2), id: id(2), answer: Answer::Granted }]);
+    assert_eq!(
+        out,
+        [Reply {
+            to: ticket(2),
+            id: id(2),
+            answer: Answer::Granted
+        }]
+    );
     out.clear();
     claims.release(key(1), id(1), &mut out);
     assert!(out.is_empty(), "only the holder releases");
     claims.promote(key(1), id(2), 50, 0, &mut out);
-    assert_eq!(out, [Reply { to: ticket(3), id: id(3), answer: Answer::Duplicate(id(2)) }]);
+    assert_eq!(
+        out,
+        [Reply {
+            to: ticket(3),
+            id: id(3),
+            answer: Answer::Duplicate(id(2))
+        }]
+    );
 }
 
 #[test]
@@ -63,11 +94,24 @@ fn a_carried_claim_answers_waiters_and_newcomers_and_is_never_a_duplicate() {
     claims.claim(key(1), id(1), ticket(1), 0);
     claims.claim(key(1), id(2), ticket(2), 0);
     claims.carry(key(1), id(1), &mut out);
-    assert_eq!(out, [Reply { to: ticket(2), id: id(2), answer: Answer::Carried }]);
-    assert_eq!(claims.claim(key(1), id(3), ticket(3), 0), Some(Answer::Carried));
+    assert_eq!(
+        out,
+        [Reply {
+            to: ticket(2),
+            id: id(2),
+            answer: Answer::Carried
+        }]
+    );
+    assert_eq!(
+        claims.claim(key(1), id(3), ticket(3), 0),
+        Some(Answer::Carried)
+    );
     out.clear();
     assert!(claims.promote(key(1), id(1), 9, 0, &mut out));
-    assert_eq!(claims.claim(key(1), id(4), ticket(4), 0), Some(Answer::Duplicate(id(1))));
+    assert_eq!(
+        claims.claim(key(1), id(4), ticket(4), 0),
+        Some(Answer::Duplicate(id(1)))
+    );
 }
 
 #[test]
@@ -77,10 +121,19 @@ fn a_late_promotion_never_overwrites_another_holder() {
     claims.claim(key(1), id(1), ticket(1), 0);
     claims.release(key(1), id(1), &mut out);
     claims.claim(key(1), id(2), ticket(2), 0);
-    assert!(!claims.promote(key(1), id(1), 9, 0, &mut out), "pending under another id");
+    assert!(
+        !claims.promote(key(1), id(1), 9, 0, &mut out),
+        "pending under another id"
+    );
     claims.promote(key(1), id(2), 9, 0, &mut out);
-    assert!(!claims.promote(key(1), id(1), 9, 0, &mut out), "promoted under another id");
-    assert_eq!(claims.claim(key(1), id(3), ticket(3), 0), Some(Answer::Duplicate(id(2))));
+    assert!(
+        !claims.promote(key(1), id(1), 9, 0, &mut out),
+        "promoted under another id"
+    );
+    assert_eq!(
+        claims.claim(key(1), id(3), ticket(3), 0),
+        Some(Answer::Duplicate(id(2)))
+    );
 }
 
 #[test]
@@ -90,7 +143,10 @@ fn waiters_of_one_key_have_a_ceiling() {
     for n in 0..WAITERS_MAX as u64 {
         assert_eq!(claims.claim(key(1), id(2), ticket(n + 1), 0), None);
     }
-    assert_eq!(claims.claim(key(1), id(2), ticket(9999), 0), Some(Answer::Crowded));
+    assert_eq!(
+        claims.claim(key(1), id(2), ticket(9999), 0),
+        Some(Answer::Crowded)
+    );
 }
 
 #[test]

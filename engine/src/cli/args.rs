@@ -30,6 +30,8 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Run the node until a signal stops it
+    Serve,
     /// Check the configuration and print every problem at once (code 78), or a summary
     CheckConfig {
         /// Print JSON

@@ -51,6 +51,10 @@ fn command(cli: Cli, out: &mut impl Write) -> io::Result<Exit> {
     let env = Env::process();
     let file = config::file_of(cli.config.as_deref(), &env);
     match cli.command {
+        Command::Serve => Ok(match load_or_exit(file.as_deref(), &env) {
+            Ok(loaded) => crate::node::serve(loaded.config),
+            Err(exit) => exit,
+        }),
         Command::CheckConfig { json } => config_commands::check(file.as_deref(), &env, json, out),
         Command::PrintConfig { json, redacted: _ } => {
             config_commands::print(file.as_deref(), &env, json, out)

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use ankusa_wal::{Disk, Host, Lsn, Outcome, Refusal, Seq, Store, TaskClass};
+use ankusa_wal::{Disk, Host, Lsn, Outcome, Record, Refusal, Seq, Store, TaskClass};
 
 use super::{Committer, Item, QueueLimits, Taken, Verdict};
 
@@ -138,12 +138,36 @@ impl<D: Disk> Commit<D> {
     /// Hooks waiting, their bytes, groups in flight.
     pub fn depth(&self) -> (usize, usize, usize) {
         let committer = self.inner.committer.borrow();
-        (committer.waiting(), committer.waiting_bytes(), committer.inflight())
+        (
+            committer.waiting(),
+            committer.waiting_bytes(),
+            committer.inflight(),
+        )
     }
 
     /// The store.
     pub fn store(&self) -> &Store<D> {
         &self.inner.store
+    }
+
+    /// Writes and syncs a record that changes nothing. False when it was not durable `within` that
+    /// time, or the store was fenced meanwhile.
+    pub async fn probe(&self, within: Duration) -> bool {
+        let inner = &self.inner;
+        let (fences, started_us) = (inner.store.stats().fences, inner.host.mono_us());
+        let applied = inner.store.applied_lsn();
+        let next = inner.store.state().next_seq();
+        inner.store.enqueue(Record::NextSeq(next));
+        inner.linger_over.set(true);
+        inner.wake();
+        while inner.store.durable_lsn() <= applied {
+            let waited_us = inner.host.mono_us().saturating_sub(started_us);
+            if u128::from(waited_us) > within.as_micros() || inner.store.stats().fences != fences {
+                return false;
+            }
+            inner.host.sleep(Duration::from_millis(1)).await;
+        }
+        true
     }
 
     /// Takes no more, and completes when nothing waits and nothing is in flight. The store is
@@ -213,13 +237,16 @@ impl<D: Disk> Inner<D> {
                 }
                 started.pop_front();
                 if lsn == settled.lsn {
-                    self.listener.group_settled(settled.outcome, now_us.saturating_sub(at_us));
+                    self.listener
+                        .group_settled(settled.outcome, now_us.saturating_sub(at_us));
                 }
             }
             drop(started);
             self.committer
                 .borrow_mut()
-                .local(settled.lsn, settled.outcome, &mut |seq| self.listener.durable(seq));
+                .local(settled.lsn, settled.outcome, &mut |seq| {
+                    self.listener.durable(seq)
+                });
         }
     }
 

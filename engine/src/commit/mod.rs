@@ -155,7 +155,9 @@ impl Taken {
     #[cfg(feature = "mutations")]
     pub fn lie(&mut self) {
         for entry in &mut self.entries {
-            entry.item.settle(entry.seq, Verdict::Committed, Remains::Complete);
+            entry
+                .item
+                .settle(entry.seq, Verdict::Committed, Remains::Complete);
             entry.settled = true;
         }
     }
@@ -231,7 +233,12 @@ impl Committer {
     }
 
     /// Takes the next hook, encodes it with `encode` and notes its seq. Nothing when none waits.
-    pub fn take(&mut self, taken: &mut Taken, with_log: bool, encode: impl FnOnce(&dyn Item) -> Seq) {
+    pub fn take(
+        &mut self,
+        taken: &mut Taken,
+        with_log: bool,
+        encode: impl FnOnce(&dyn Item) -> Seq,
+    ) {
         let Some(next) = self.waiting.pop_front() else {
             return;
         };
@@ -274,7 +281,10 @@ impl Committer {
     /// The store settled the group `lsn`. `durable` is called with the group's seqs when it is
     /// durable: from now on they may be delivered.
     pub fn local(&mut self, lsn: Lsn, outcome: Outcome, durable: &mut dyn FnMut(Seq)) {
-        assert!(self.last_local < lsn, "the local half completes in LSN order");
+        assert!(
+            self.last_local < lsn,
+            "the local half completes in LSN order"
+        );
         self.last_local = lsn;
         let Some(group) = self.groups.iter_mut().find(|g| g.lsn == lsn) else {
             return;
@@ -325,14 +335,20 @@ impl Committer {
             }
             self.waiting_bytes -= first.bytes;
             if let Some(first) = self.waiting.pop_front() {
-                first.item.settle(Seq(0), Verdict::Overload, Remains::Nothing);
+                first
+                    .item
+                    .settle(Seq(0), Verdict::Overload, Remains::Nothing);
             }
         }
         for group in &mut self.groups {
             if now_us.saturating_sub(group.started_us) < deadline_us {
                 break;
             }
-            for entry in group.entries.iter_mut().filter(|e| !e.settled && !e.abandoned) {
+            for entry in group
+                .entries
+                .iter_mut()
+                .filter(|e| !e.settled && !e.abandoned)
+            {
                 entry.abandoned = true;
                 entry.item.abandon();
             }

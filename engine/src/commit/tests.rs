@@ -26,11 +26,18 @@ impl Item for Probe {
 }
 
 fn probe(bytes: usize) -> Rc<Probe> {
-    Rc::new(Probe { bytes, ..Probe::default() })
+    Rc::new(Probe {
+        bytes,
+        ..Probe::default()
+    })
 }
 
 fn committer() -> Committer {
-    Committer::new(QueueLimits { records_max: 4, bytes_max: 1000, deadline_us: 100 })
+    Committer::new(QueueLimits {
+        records_max: 4,
+        bytes_max: 1000,
+        deadline_us: 100,
+    })
 }
 
 fn start(c: &mut Committer, lsn: u64, seqs: &[u64], with_log: bool) {
@@ -53,7 +60,10 @@ fn a_group_in_disk_mode_is_settled_by_its_local_half_alone() {
     let mut durable = Vec::new();
     c.local(Lsn(1), Outcome::Durable, &mut |s| durable.push(s));
     assert_eq!(durable, [Seq(7)]);
-    assert_eq!(*p.settled.borrow(), [(Seq(7), Verdict::Committed, Remains::Complete)]);
+    assert_eq!(
+        *p.settled.borrow(),
+        [(Seq(7), Verdict::Committed, Remains::Complete)]
+    );
     assert_eq!(c.inflight(), 0);
 }
 
@@ -64,16 +74,48 @@ fn a_fenced_group_in_disk_mode_leaves_nothing_and_is_not_delivered() {
     c.offer(p.clone(), 0).ok().unwrap();
     start(&mut c, 1, &[7], false);
     c.local(Lsn(1), Outcome::Fenced, &mut |_| panic!("not deliverable"));
-    assert_eq!(*p.settled.borrow(), [(Seq(7), Verdict::StoreUnavailable, Remains::Nothing)]);
+    assert_eq!(
+        *p.settled.borrow(),
+        [(Seq(7), Verdict::StoreUnavailable, Remains::Nothing)]
+    );
 }
 
 #[test]
 fn the_four_outcomes_in_both_orders() {
     let table = [
-        (Outcome::Durable, true, Verdict::Committed, Remains::Complete),
-        (Outcome::Durable, false, Verdict::IntakeUnavailable, Remains::Carried { local: true, log: false }),
-        (Outcome::Fenced, true, Verdict::StoreUnavailable, Remains::Carried { local: false, log: true }),
-        (Outcome::Fenced, false, Verdict::StoreUnavailable, Remains::Carried { local: false, log: false }),
+        (
+            Outcome::Durable,
+            true,
+            Verdict::Committed,
+            Remains::Complete,
+        ),
+        (
+            Outcome::Durable,
+            false,
+            Verdict::IntakeUnavailable,
+            Remains::Carried {
+                local: true,
+                log: false,
+            },
+        ),
+        (
+            Outcome::Fenced,
+            true,
+            Verdict::StoreUnavailable,
+            Remains::Carried {
+                local: false,
+                log: true,
+            },
+        ),
+        (
+            Outcome::Fenced,
+            false,
+            Verdict::StoreUnavailable,
+            Remains::Carried {
+                local: false,
+                log: false,
+            },
+        ),
     ];
     for (local, log, verdict, remains) in table {
         for local_first in [true, false] {
@@ -92,7 +134,11 @@ fn the_four_outcomes_in_both_orders() {
             }
             assert_eq!(*p.settled.borrow(), [(Seq(7), verdict, remains)]);
             c.log(Seq(7), !log);
-            assert_eq!(p.settled.borrow().len(), 1, "a late answer settles nothing twice");
+            assert_eq!(
+                p.settled.borrow().len(),
+                1,
+                "a late answer settles nothing twice"
+            );
             assert_eq!(c.inflight(), 0);
         }
     }
@@ -162,10 +208,17 @@ fn what_waits_past_the_deadline_is_overload_and_what_is_in_flight_goes_on() {
     assert_eq!(*a.abandoned.borrow(), 1);
     assert!(b.settled.borrow().is_empty());
     c.expire(150);
-    assert_eq!(*b.settled.borrow(), [(Seq(0), Verdict::Overload, Remains::Nothing)]);
+    assert_eq!(
+        *b.settled.borrow(),
+        [(Seq(0), Verdict::Overload, Remains::Nothing)]
+    );
     assert_eq!(*a.abandoned.borrow(), 1, "told once");
     c.local(Lsn(1), Outcome::Durable, &mut ignore);
-    assert_eq!(a.settled.borrow()[0].1, Verdict::Committed, "its claim is still promoted");
+    assert_eq!(
+        a.settled.borrow()[0].1,
+        Verdict::Committed,
+        "its claim is still promoted"
+    );
 }
 
 #[test]
@@ -175,5 +228,8 @@ fn a_record_that_does_not_fit_stays_for_the_next_group() {
     c.offer(probe(20), 0).ok().unwrap();
     assert_eq!(c.next_group_bytes(25, 10), 10);
     start(&mut c, 1, &[1], false);
-    assert_eq!((c.waiting(), c.waiting_bytes(), c.next_bytes()), (1, 20, Some(20)));
+    assert_eq!(
+        (c.waiting(), c.waiting_bytes(), c.next_bytes()),
+        (1, 20, Some(20))
+    );
 }

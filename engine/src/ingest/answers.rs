@@ -5,69 +5,15 @@ use ankusa_net::http1::{Body, Refusal, Response};
 use ankusa_wal::HookId;
 use bytes::Bytes;
 
+use crate::metrics::IngestOutcome as Outcome;
 use crate::verify::Reason;
-
-/// How a request to a source ended; the `outcome` label of the ingest metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Outcome {
-    /// Stored; the only "committed" answer.
-    Committed,
-    /// Its key was seen before.
-    Duplicate,
-    /// Failed verification, or was malformed.
-    Rejected,
-    /// The queue is full, or it waited too long.
-    Overload,
-    /// A write failed or hangs.
-    StoreUnavailable,
-    /// Too little space.
-    StoreFull,
-    /// The intake log does not confirm.
-    IntakeUnavailable,
-    /// A retry met an unconfirmed original.
-    IntakePending,
-    /// Another node holds the pending claim.
-    DedupePending,
-    /// A provider's challenge was answered; nothing is stored.
-    Challenge,
-}
-
-impl Outcome {
-    /// All of them, for metrics with a fixed set of labels.
-    pub const ALL: [Outcome; 10] = [
-        Outcome::Committed,
-        Outcome::Duplicate,
-        Outcome::Rejected,
-        Outcome::Overload,
-        Outcome::StoreUnavailable,
-        Outcome::StoreFull,
-        Outcome::IntakeUnavailable,
-        Outcome::IntakePending,
-        Outcome::DedupePending,
-        Outcome::Challenge,
-    ];
-
-    /// The label's value.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Outcome::Committed => "committed",
-            Outcome::Duplicate => "duplicate",
-            Outcome::Rejected => "rejected",
-            Outcome::Overload => "overload",
-            Outcome::StoreUnavailable => "store_unavailable",
-            Outcome::StoreFull => "store_full",
-            Outcome::IntakeUnavailable => "intake_unavailable",
-            Outcome::IntakePending => "intake_pending",
-            Outcome::DedupePending => "dedupe_pending",
-            Outcome::Challenge => "challenge",
-        }
-    }
-}
 
 /// 201, with the id of the hook.
 pub(super) fn accepted(id: HookId) -> Response {
-    Response::json(201, format_args!("{{\"status\":\"accepted\",\"id\":\"{id}\"}}"))
+    Response::json(
+        201,
+        format_args!("{{\"status\":\"accepted\",\"id\":\"{id}\"}}"),
+    )
 }
 
 /// 201, with the id of the first hook of the key.

@@ -60,7 +60,14 @@ mod tests {
         ] {
             assert!(!is_kept(name.as_bytes()), "{name}");
         }
-        for name in ["Stripe-Signature", "X-GitHub-Event", "User-Agent", "Accept", "X-Event-Id", ""] {
+        for name in [
+            "Stripe-Signature",
+            "X-GitHub-Event",
+            "User-Agent",
+            "Accept",
+            "X-Event-Id",
+            "",
+        ] {
             assert!(is_kept(name.as_bytes()), "{name}");
         }
     }

@@ -14,11 +14,9 @@ mod mint;
 mod pipeline;
 mod sources;
 
-
-
-pub use answers::{Outcome, refusal};
+pub use answers::refusal;
 pub use headers::is_kept;
 pub use item::{Dedupe, IngestItem};
 pub use mint::Minter;
-pub use pipeline::{Ingest, IngestLimits, IngestParts, Observer, ReadyProbe, Readiness};
+pub use pipeline::{Ingest, IngestLimits, IngestParts, Observer, Readiness, ReadyProbe};
 pub use sources::{Route, Source, SourceTable};

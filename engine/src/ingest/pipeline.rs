@@ -7,7 +7,7 @@ use ankusa_net::http1::{Handler, Head, HeadDecision, Refusal, Request, Response}
 use ankusa_wal::hook::Verification;
 use ankusa_wal::{Disk, HookId, Host};
 
-use super::answers::{self, Outcome};
+use super::answers;
 use super::item::{Dedupe, IngestItem};
 use super::mint::Minter;
 use super::sources::{Route, Source, SourceTable};
@@ -16,6 +16,7 @@ use crate::commit::driver::Commit;
 use crate::commit::{Item, Verdict};
 use crate::config::OnVerifyFailure;
 use crate::dedupe::{DedupeKey, Extraction, ScanStep, dedupe_hash};
+use crate::metrics::IngestOutcome as Outcome;
 use crate::verify::{Lookup, Reason, Verified, slack_challenge};
 
 /// Bodies up to this are verified and scanned without a yield.
@@ -138,11 +139,13 @@ impl<D: Disk> Ingest<D> {
         let index = source.index;
         let (outcome, response) = self.decide(request, source).await;
         let micros = self.host.mono_us().saturating_sub(started_us);
-        self.observer.ended(index, outcome, micros);
+        if let Some(outcome) = outcome {
+            self.observer.ended(index, outcome, micros);
+        }
         response
     }
 
-    async fn decide(&self, request: Request, source: Rc<Source>) -> (Outcome, Response) {
+    async fn decide(&self, request: Request, source: Rc<Source>) -> (Option<Outcome>, Response) {
         let received_at_ms = self.host.wall_ms();
         let verification = match self.verify(&request, &source, received_at_ms / 1000).await {
             Ok(verified) if verified.signed => Verification::Verified,
@@ -150,7 +153,10 @@ impl<D: Disk> Ingest<D> {
             Err(reason) => {
                 self.observer.verify_failed(source.index, reason);
                 if source.on_verify_failure != OnVerifyFailure::AcceptFlag {
-                    return (Outcome::Rejected, answers::verification_failed(reason));
+                    return (
+                        Some(Outcome::Rejected),
+                        answers::verification_failed(reason),
+                    );
                 }
                 Verification::Flagged
             }
@@ -159,7 +165,7 @@ impl<D: Disk> Ingest<D> {
             && verification == Verification::Verified
             && let Some(text) = slack_challenge(&request.body)
         {
-            return (Outcome::Challenge, answers::challenge(text));
+            return (None, answers::challenge(text));
         }
         if let Err(refusal) = self.commit.admit() {
             let outcome = match refusal {
@@ -194,14 +200,18 @@ impl<D: Disk> Ingest<D> {
             verdict: Cell::new(None),
             waker: RefCell::new(None),
         });
-        if self.commit.submit(Rc::clone(&item) as Rc<dyn Item>).is_err() {
+        if self
+            .commit
+            .submit(Rc::clone(&item) as Rc<dyn Item>)
+            .is_err()
+        {
             if let Some(claim) = item.claim {
                 self.desk.release(claim);
             }
             return self.unavailable(Outcome::Overload);
         }
         match item.verdict().await {
-            Verdict::Committed => (Outcome::Committed, answers::accepted(id)),
+            Verdict::Committed => (Some(Outcome::Committed), answers::accepted(id)),
             Verdict::Overload => self.unavailable(Outcome::Overload),
             Verdict::StoreUnavailable => self.unavailable(Outcome::StoreUnavailable),
             Verdict::IntakeUnavailable => self.unavailable(Outcome::IntakeUnavailable),
@@ -213,7 +223,7 @@ impl<D: Disk> Ingest<D> {
         key: KeyHash,
         id: HookId,
         received_at_ms: u64,
-    ) -> Result<crate::claims::Claim, (Outcome, Response)> {
+    ) -> Result<crate::claims::Claim, (Option<Outcome>, Response)> {
         if (self.congested)() {
             return Err(self.unavailable(Outcome::Overload));
         }
@@ -223,7 +233,7 @@ impl<D: Disk> Ingest<D> {
         match Box::pin(asked).await {
             Claimed::Granted(claim) => Ok(claim),
             Claimed::Duplicate(original) => {
-                Err((Outcome::Duplicate, answers::duplicate(original)))
+                Err((Some(Outcome::Duplicate), answers::duplicate(original)))
             }
             Claimed::Carried => {
                 self.observer.refused("pending_dedupe");
@@ -233,9 +243,9 @@ impl<D: Disk> Ingest<D> {
         }
     }
 
-    fn unavailable(&self, outcome: Outcome) -> (Outcome, Response) {
+    fn unavailable(&self, outcome: Outcome) -> (Option<Outcome>, Response) {
         let response = answers::unavailable(outcome, self.limits.intake_retry_after_s);
-        (outcome, response)
+        (Some(outcome), response)
     }
 
     async fn verify(
@@ -325,7 +335,11 @@ impl<D: Disk> Handler for Ingest<D> {
                 let ready = readiness.ready && !self.closing.get();
                 let status = if ready { 200 } else { 503 };
                 let response = Response::json(status, format_args!("{}", readiness.body));
-                if ready { response } else { response.retry_after(1) }
+                if ready {
+                    response
+                } else {
+                    response.retry_after(1)
+                }
             }
         }
     }

@@ -58,7 +58,7 @@ impl SourceTable {
     /// Builds the table. `sink_no` gives a sink's number in the home shard.
     pub fn build(
         config: &Config,
-        mut sink_no: impl FnMut(&[u8], &[u8], &[u8]) -> SinkNo,
+        mut sink_no: impl FnMut(&[u8], &[u8], &[u8]) -> Result<SinkNo, String>,
     ) -> Result<SourceTable, String> {
         let mut by_path = HashMap::default();
         let mut all = Vec::new();
@@ -84,8 +84,8 @@ impl SourceTable {
                 sinks: source
                     .sinks
                     .iter()
-                    .map(|sink| sink_no(tenant, name, sink.name.as_bytes()))
-                    .collect(),
+                    .map(|sink| sink_no(tenant, name, sink.name.as_bytes()).map_err(fault))
+                    .collect::<Result<_, _>>()?,
             });
             if config.http.routing == Routing::Path {
                 by_path.insert(name.into(), Rc::clone(&built));
@@ -123,7 +123,9 @@ fn is_source_shaped(rest: &[u8]) -> bool {
     let mut names = rest.split(|b| *b == b'/');
     let ok = |name: &[u8]| {
         (1..=64).contains(&name.len())
-            && name.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+            && name
+                .iter()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
     };
     match (names.next(), names.next(), names.next()) {
         (Some(one), None, None) => ok(one),

@@ -30,7 +30,9 @@ impl CoreHost {
     pub fn new() -> Rc<CoreHost> {
         let executor = glommio::executor();
         let urgent = Latency::Matters(SLICE);
-        let queue = |shares, latency, name| executor.create_task_queue(Shares::Static(shares), latency, name);
+        let queue = |shares, latency, name| {
+            executor.create_task_queue(Shares::Static(shares), latency, name)
+        };
         let seed = seed_from_os();
         Rc::new(CoreHost {
             start: Instant::now(),

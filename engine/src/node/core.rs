@@ -1,0 +1,350 @@
+//! One core of the node: everything it owns, from boot to its clean end.
+//!
+//! The core's shards, its claims, its listener and its tasks live here and nowhere else; other
+//! cores reach it only through the mesh.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use ankusa_net::Listener;
+use ankusa_net::http1::{Gauges, Limits, Server};
+use ankusa_wal::disk::glommio::GlommioDisk;
+use ankusa_wal::home::{StoreFacts, shard_dir};
+use ankusa_wal::{Host, Outcome, Seq, ShardId, TaskClass};
+
+use crate::claims::Desk;
+use crate::config::Config;
+use crate::ingest::{Ingest, IngestLimits, IngestParts, SourceTable};
+use crate::mesh::{Mesh, Port};
+use crate::metrics::{Metric, Registry};
+use crate::runtime::CoreHost;
+use crate::shard::{self, Shard};
+
+use super::message::{Event, Message};
+use super::observe::CoreObserver;
+use super::ready::{self, ReadyCache};
+
+/// How often deadlines of claims and held-back messages are looked at.
+const SWEEP: Duration = Duration::from_millis(100);
+
+/// What a core is started with.
+pub struct Start {
+    /// Its number.
+    pub index: usize,
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// The node-wide facts of the store.
+    pub facts: StoreFacts,
+    /// The way to the other cores.
+    pub mesh: Mesh<Message>,
+    /// The way to the main thread.
+    pub events: Sender<Event>,
+    /// The node's metrics.
+    pub registry: Arc<Registry>,
+    /// The body of `GET /health`.
+    pub health_body: &'static str,
+}
+
+/// A core, as its own tasks see it.
+pub struct Core {
+    /// Its number.
+    pub index: usize,
+    /// Time, tasks and randomness.
+    pub host: Rc<CoreHost>,
+    /// The configuration in force.
+    pub config: RefCell<Arc<Config>>,
+    /// Its place in the mesh.
+    pub port: Rc<Port<Message>>,
+    /// Its claims.
+    pub desk: Rc<Desk>,
+    /// Its shards, the home shard first.
+    pub shards: RefCell<Vec<Rc<Shard<GlommioDisk>>>>,
+    /// Its cells.
+    pub observer: Rc<CoreObserver>,
+    /// The pipeline, once it serves.
+    pub ingest: RefCell<Option<Rc<Ingest<GlommioDisk>>>>,
+    /// The last answer to who asked whether it is ready.
+    pub ready: ReadyCache,
+    server: RefCell<Option<Arc<Gauges>>>,
+    stopping: Cell<bool>,
+}
+
+/// Runs a core from boot to its end. Its outcome goes to the main thread as events.
+pub async fn run(start: Start) {
+    let (index, events) = (start.index, start.events.clone());
+    let told = match boot(start).await {
+        Ok((core, server, stop)) => {
+            stop.wait().await;
+            let why = shut_down(&core, server).await;
+            Event::Stopped { core: index, why }
+        }
+        Err(why) => Event::Failed { core: index, why },
+    };
+    // The main thread is gone only when the process ends.
+    let _ = events.send(told);
+}
+
+async fn boot(start: Start) -> Result<(Rc<Core>, Server, Rc<StopFlag>), String> {
+    let config = Arc::clone(&start.config);
+    let host = CoreHost::new();
+    let port = Rc::new(Port::new(start.mesh.clone(), start.index));
+    let cores = port.cores();
+    let observer = CoreObserver::new(&start.registry, start.index, &config)?;
+    let send = Rc::clone(&port);
+    let desk = Rc::new(Desk::new(
+        start.index as u16,
+        cores,
+        (config.dedupe.max_keys as usize).div_ceil(cores),
+        config.http.limits.request_deadline_ms * 1000,
+        Box::new(move |to, message| send.send(to, Message::Claim(message))),
+    ));
+    let core = Rc::new(Core {
+        index: start.index,
+        host: Rc::clone(&host),
+        config: RefCell::new(Arc::clone(&config)),
+        port,
+        desk,
+        shards: RefCell::default(),
+        observer,
+        ingest: RefCell::new(None),
+        ready: ReadyCache::default(),
+        server: RefCell::new(None),
+        stopping: Cell::new(false),
+    });
+    let stop = Rc::new(StopFlag::default());
+    host.start(
+        TaskClass::Ingest,
+        receive(Rc::clone(&core), Rc::clone(&stop)),
+    );
+    host.start(TaskClass::Ingest, sweep(Rc::clone(&core)));
+
+    let lines = open_shards(&core, &start.facts, cores).await?;
+    restore_claims(&core).await?;
+    let _ = start.events.send(Event::Opened {
+        core: start.index,
+        lines,
+    });
+    while !core.desk.has_all_rows() {
+        host.sleep(Duration::from_millis(1)).await;
+    }
+    let server = serve(&core, &start)?;
+    let _ = start.events.send(Event::Serving {
+        core: start.index,
+        ingest: server.local_addr(),
+        admin: None,
+    });
+    Ok((core, server, stop))
+}
+
+/// Opens the shards of this core: those whose number is its own modulo the cores. The first is
+/// its home, which takes new hooks; the others drain.
+async fn open_shards(
+    core: &Rc<Core>,
+    facts: &StoreFacts,
+    cores: usize,
+) -> Result<Vec<String>, String> {
+    let config = Arc::clone(&core.config.borrow());
+    let mut lines = Vec::new();
+    for number in (core.index..usize::from(facts.shards)).step_by(cores.max(1)) {
+        let id = ShardId(number as u16);
+        let dir = shard_dir(&config.node.data_dir, id);
+        let fault = |why: &dyn std::fmt::Display| format!("shard {id} ({}): {why}", dir.display());
+        let disk = GlommioDisk::open(&dir).map_err(|e| fault(&e))?;
+        let shard = Shard::open(
+            disk,
+            Rc::clone(&core.host) as Rc<dyn Host>,
+            shard::store_config(&config, facts, id),
+            shard::queue_limits(&config, cores),
+            shard::group_limits(&config),
+            ShardListener::new(Rc::clone(core)),
+        )
+        .await
+        .map_err(|e| fault(&e))?;
+        lines.push(format!(
+            "shard {id}: {} live hooks, {} frames scanned ({} bytes), {} rewritten, {} dropped",
+            shard.report.live_hooks,
+            shard.report.frames_scanned,
+            shard.report.bytes_scanned,
+            shard.report.frames_rewritten,
+            shard.report.frames_dropped,
+        ));
+        core.shards.borrow_mut().push(Rc::new(shard));
+    }
+    Ok(lines)
+}
+
+/// Streams the live dedupe rows of this core's shards to the cores that own their keys.
+async fn restore_claims(core: &Rc<Core>) -> Result<(), String> {
+    core.desk.rows_done();
+    Ok(())
+}
+
+fn serve(core: &Rc<Core>, start: &Start) -> Result<Server, String> {
+    let config = Arc::clone(&core.config.borrow());
+    let home = core.home()?;
+    let sources = SourceTable::build(&config, |tenant, source, name| {
+        home.sink_no(tenant, source, name)
+            .map_err(|e| e.to_string())
+    })?;
+    let port = Rc::clone(&core.port);
+    let ready_core = Rc::clone(core);
+    let ingest = Rc::new(Ingest::new(IngestParts {
+        host: Rc::clone(&core.host) as Rc<dyn Host>,
+        sources: Rc::new(sources),
+        desk: Rc::clone(&core.desk),
+        commit: home.commit.clone(),
+        core: core.index as u8,
+        hash_key: start.facts.hash_key.0,
+        limits: IngestLimits {
+            body_bytes_max: config.http.max_body_bytes,
+            intake_retry_after_s: config.intake.as_ref().map_or(2, |i| i.retry_after_s),
+        },
+        observer: Rc::clone(&core.observer) as Rc<dyn crate::ingest::Observer>,
+        health_body: start.health_body,
+        ready: Box::new(move || ready::ask(&ready_core)),
+        congested: Box::new(move || port.held_back() > 0),
+    }));
+    let address = SocketAddr::new(config.http.ip, config.http.port);
+    let listener = Listener::bind(address).map_err(|e| e.to_string())?;
+    let limits = http_limits(&config, core.port.cores());
+    let server = Server::start(listener, Rc::clone(&ingest), limits).map_err(|e| e.to_string())?;
+    *core.server.borrow_mut() = Some(server.gauges());
+    *core.ingest.borrow_mut() = Some(ingest);
+    Ok(server)
+}
+
+fn http_limits(config: &Config, cores: usize) -> Limits {
+    let limits = &config.http.limits;
+    Limits {
+        connections_max: (limits.connections as usize).div_ceil(cores.max(1)),
+        head_bytes_max: limits.head_bytes as usize,
+        headers_max: limits.header_count as usize,
+        head_ms: limits.head_timeout_ms,
+        body_ms: limits.body_timeout_ms,
+        idle_ms: limits.idle_timeout_ms,
+        ..Limits::default()
+    }
+}
+
+/// Stops taking requests, lets those in flight end, and closes the shards.
+async fn shut_down(core: &Rc<Core>, server: Server) -> Option<String> {
+    let grace = Duration::from_millis(core.config.borrow().node.shutdown_ms);
+    core.stopping.set(true);
+    if let Some(ingest) = core.ingest.borrow().as_ref() {
+        ingest.close();
+    }
+    let report = server.stop(grace).await;
+    let mut faults = Vec::new();
+    if report.connections_left > 0 {
+        faults.push(format!(
+            "{} connections were still busy",
+            report.connections_left
+        ));
+    }
+    let shards = core.shards.borrow().clone();
+    for shard in shards {
+        shard.commit.drain().await;
+        if let Err(error) = shard.store.close().await {
+            faults.push(format!("shard {}: {error}", shard.id));
+        }
+    }
+    (!faults.is_empty()).then(|| faults.join("; "))
+}
+
+impl Core {
+    /// The shard that takes this core's new hooks.
+    pub fn home(&self) -> Result<Rc<Shard<GlommioDisk>>, String> {
+        let shards = self.shards.borrow();
+        shards
+            .first()
+            .cloned()
+            .ok_or_else(|| format!("core {} has no shard", self.index))
+    }
+
+    /// Whether the core is on its way down.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.get()
+    }
+}
+
+async fn receive(core: Rc<Core>, stop: Rc<StopFlag>) {
+    let mut batch = Vec::new();
+    loop {
+        core.port.receive(&mut batch).await;
+        let now_s = (core.host.wall_ms() / 1000) as u32;
+        for message in batch.drain(..) {
+            match message {
+                Message::Claim(message) => core.desk.receive(message, now_s),
+                Message::Call(call) => call(&core),
+                Message::Stop => stop.set(),
+            }
+        }
+        futures_lite::future::yield_now().await;
+    }
+}
+
+async fn sweep(core: Rc<Core>) {
+    loop {
+        core.host.sleep(SWEEP).await;
+        let now_s = (core.host.wall_ms() / 1000) as u32;
+        core.desk.sweep(now_s, core.host.mono_us());
+        core.port.flush();
+        core.observer.sample(&core, core.server.borrow().as_deref());
+    }
+}
+
+/// What a shard's commit tells its core.
+struct ShardListener {
+    core: Rc<Core>,
+}
+
+impl ShardListener {
+    fn new(core: Rc<Core>) -> Rc<ShardListener> {
+        Rc::new(ShardListener { core })
+    }
+}
+
+impl crate::commit::driver::Listener for ShardListener {
+    fn durable(&self, _seq: Seq) {}
+
+    fn group_started(&self, records: usize, _bytes: usize) {
+        let metrics = &self.core.observer.metrics;
+        metrics.observe(Metric::WalCommitBatchSize, records as u64);
+    }
+
+    fn group_settled(&self, outcome: Outcome, micros: u64) {
+        let now_us = self.core.host.mono_us();
+        self.core.observer.group_settled(outcome, micros, now_us);
+    }
+}
+
+/// Set once; waited for by the core's main task.
+#[derive(Default)]
+pub struct StopFlag {
+    set: Cell<bool>,
+    waker: RefCell<Option<std::task::Waker>>,
+}
+
+impl StopFlag {
+    fn set(&self) {
+        self.set.set(true);
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    async fn wait(&self) {
+        std::future::poll_fn(|cx| {
+            if self.set.get() {
+                return std::task::Poll::Ready(());
+            }
+            *self.waker.borrow_mut() = Some(cx.waker().clone());
+            std::task::Poll::Pending
+        })
+        .await;
+    }
+}

@@ -1,0 +1,182 @@
+//! The node: boot, cores, signals, the clean end. The room where everything meets, kept small:
+//! what a core does is in [`core`], what is checked first in [`boot`].
+//!
+//! The main thread only waits: for cores that report and for signals.
+
+pub mod boot;
+pub mod core;
+pub mod message;
+pub mod observe;
+
+mod banner;
+mod ready;
+mod signals;
+mod systemd;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use crate::config::Config;
+use crate::exit::Exit;
+use crate::mesh::Mesh;
+use crate::metrics::{MetricsConfig, Registry};
+use crate::runtime;
+
+use self::core::Start;
+use message::{Event, Message};
+
+/// What is left after `node.shutdown_ms` before the process ends without its cores.
+const SHUTDOWN_MARGIN: Duration = Duration::from_secs(10);
+
+/// Runs a node until a signal stops it. How the configuration is loaded again on SIGHUP is given.
+pub fn serve(config: Config) -> Exit {
+    let prepared = match boot::prepare(&config) {
+        Ok(prepared) => prepared,
+        Err(why) => return fail(&why),
+    };
+    let config = Arc::new(config);
+    let backups = config.backup.enabled.then_some(config.backup.interval_ms);
+    tracing::info!("{}", banner::durability_line(prepared.home.dir(), backups));
+    let cores = prepared.cpus.len();
+    let registry = Registry::new(MetricsConfig {
+        cores,
+        sources: config.sources.iter().map(|s| s.name.clone()).collect(),
+        sinks: sink_labels(&config),
+        with_intake: config.intake.is_some(),
+    });
+    let (events, inbox) = channel();
+    if let Err(error) = signals::watch(events.clone()) {
+        return fail(&format!("cannot watch signals: {error}"));
+    }
+    let mesh: Mesh<Message> = Mesh::new(cores);
+    let health_body: &'static str = Box::leak(
+        serde_json::json!({"status": "ok", "instance": config.node.name})
+            .to_string()
+            .into_boxed_str(),
+    );
+    for (index, cpu) in prepared.cpus.iter().enumerate() {
+        let start = Start {
+            index,
+            config: Arc::clone(&config),
+            facts: prepared.home.facts().clone(),
+            mesh: mesh.clone(),
+            events: events.clone(),
+            registry: Arc::clone(&registry),
+            health_body,
+        };
+        let name = format!("core-{index}");
+        if let Err(why) = runtime::spawn_core(&name, Some(*cpu), move || self::core::run(start)) {
+            return fail(&why);
+        }
+    }
+    let node = Node {
+        config,
+        mesh,
+        inbox,
+        cores,
+    };
+    // `prepared` stays until the end: it holds the lock of the data directory.
+    let exit = node.run();
+    drop(prepared);
+    exit
+}
+
+struct Node {
+    config: Arc<Config>,
+    mesh: Mesh<Message>,
+    inbox: Receiver<Event>,
+    cores: usize,
+}
+
+impl Node {
+    fn run(self) -> Exit {
+        let mut serving = 0;
+        let mut addresses: (Option<SocketAddr>, Option<SocketAddr>) = (None, None);
+        loop {
+            let Ok(event) = self.inbox.recv() else {
+                return fail("every core is gone");
+            };
+            match event {
+                Event::Opened { core, lines } => {
+                    for line in lines {
+                        tracing::info!(core, "{line}");
+                    }
+                }
+                Event::Serving { ingest, admin, .. } => {
+                    serving += 1;
+                    addresses.0.get_or_insert(ingest);
+                    addresses.1 = addresses.1.or(admin);
+                    if serving == self.cores {
+                        if let Some(ingest) = addresses.0 {
+                            for line in banner::ready_lines(&self.config, ingest, addresses.1) {
+                                tracing::info!("{line}");
+                            }
+                        }
+                        systemd::ready();
+                    }
+                }
+                Event::Failed { core, why } => {
+                    return fail(&format!("core {core}: {why}"));
+                }
+                Event::Stopped { core, why } => {
+                    return fail(&format!("core {core} stopped: {}", why.unwrap_or_default()));
+                }
+                Event::Signal(signal) if signals::stops(signal) => return self.stop(),
+                Event::Signal(_) => {
+                    tracing::warn!("reload: nothing can be reloaded yet; restart the node");
+                }
+            }
+        }
+    }
+
+    fn stop(&self) -> Exit {
+        tracing::info!("stopping: no new requests, what is in flight ends");
+        systemd::stopping();
+        for core in 0..self.cores {
+            while self.mesh.inbox(core).push(Message::Stop).is_err() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        let deadline =
+            Instant::now() + Duration::from_millis(self.config.node.shutdown_ms) + SHUTDOWN_MARGIN;
+        let mut left = self.cores;
+        let mut exit = Exit::Ok;
+        while left > 0 {
+            let wait = deadline.saturating_duration_since(Instant::now());
+            match self.inbox.recv_timeout(wait) {
+                Ok(Event::Stopped { core, why }) => {
+                    left -= 1;
+                    if let Some(why) = why {
+                        tracing::warn!(core, "not a clean stop: {why}");
+                    }
+                }
+                Ok(Event::Failed { core, why }) => {
+                    left -= 1;
+                    exit = fail(&format!("core {core}: {why}"));
+                }
+                Ok(_) => {}
+                Err(_) => return fail(&format!("{left} cores did not stop in time")),
+            }
+        }
+        tracing::info!("stopped");
+        exit
+    }
+}
+
+fn sink_labels(config: &Config) -> Vec<String> {
+    let sinks = |s: &crate::config::SourceConfig| {
+        let source = s.name.clone();
+        s.sinks
+            .iter()
+            .map(move |sink| format!("{source}/{}", sink.name))
+            .collect::<Vec<_>>()
+    };
+    config.sources.iter().flat_map(sinks).collect()
+}
+
+fn fail(why: &str) -> Exit {
+    tracing::error!("{why}");
+    Exit::Failure
+}

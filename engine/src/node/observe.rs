@@ -1,0 +1,142 @@
+//! Where a core's counts go: from the pipeline, the commit and the sweep into its metric cells.
+//!
+//! Runs on the shard core that owns the cells.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ankusa_net::http1::Gauges;
+use ankusa_wal::{Disk, Host, Outcome as GroupOutcome};
+
+use crate::config::Config;
+use crate::ingest::Observer;
+use crate::metrics::{CoreMetrics, IngestOutcome, Metric, Registry, SourceLabel};
+use crate::shard::Shard;
+use crate::verify::Reason;
+
+use super::core::Core;
+
+/// One core's observer.
+pub struct CoreObserver {
+    /// The core's cells.
+    pub metrics: Rc<CoreMetrics>,
+    sources: Vec<SourceLabel>,
+    last_failure_us: Cell<Option<u64>>,
+    last_busy_us: Cell<(u64, u64)>,
+}
+
+impl CoreObserver {
+    /// The observer of a core; its cells can be taken once.
+    pub fn new(
+        registry: &Arc<Registry>,
+        core: usize,
+        config: &Config,
+    ) -> Result<Rc<CoreObserver>, String> {
+        let metrics = registry
+            .core(core)
+            .ok_or_else(|| format!("the metrics of core {core} are taken"))?;
+        Ok(Rc::new(CoreObserver {
+            metrics: Rc::new(metrics),
+            sources: config
+                .sources
+                .iter()
+                .map(|s| registry.source(&s.name))
+                .collect(),
+            last_failure_us: Cell::new(None),
+            last_busy_us: Cell::new((0, 0)),
+        }))
+    }
+
+    /// A group settled so, after so long.
+    pub fn group_settled(&self, outcome: GroupOutcome, micros: u64, now_us: u64) {
+        self.metrics.observe(Metric::WalSyncDuration, micros);
+        if outcome == GroupOutcome::Fenced {
+            self.last_failure_us.set(Some(now_us));
+        }
+    }
+
+    /// Microseconds since the last failed write or sync.
+    pub fn since_failure_us(&self, now_us: u64) -> Option<u64> {
+        self.last_failure_us
+            .get()
+            .map(|at| now_us.saturating_sub(at))
+    }
+
+    /// Writes the gauges of the core.
+    pub fn sample(&self, core: &Core, server: Option<&Gauges>) {
+        let m = &self.metrics;
+        let mut sums = Sums::default();
+        for shard in core.shards.borrow().iter() {
+            sums.add(shard);
+        }
+        m.set(Metric::StoreHooks, sums.hooks);
+        m.set(Metric::StoreDiskBytes, sums.disk_bytes);
+        m.set(Metric::StoreFreeBytes, sums.free_bytes);
+        m.set(Metric::StoreSlots, sums.slots);
+        m.set(Metric::StoreSlotsSpare, sums.slots_spare);
+        m.set(Metric::StoreAppendedBytes, sums.appended_bytes);
+        m.set(Metric::WalFences, sums.fences);
+        m.set(Metric::CommitQueue, sums.queue);
+        m.set(Metric::CommitQueueBytes, sums.queue_bytes);
+        m.set(Metric::CoreQueueDepth, sums.queue);
+        let (keys, _, evicted, _) = core.desk.counts();
+        m.set(Metric::DedupeKeys, keys as u64);
+        m.set(Metric::DedupeEvicted, evicted);
+        if let Some(server) = server {
+            m.set(Metric::CoreConnections, server.connections_open.get());
+        }
+        let (now_us, busy_us) = (core.host.mono_us(), core.host.busy().as_micros() as u64);
+        let (then_us, then_busy_us) = self.last_busy_us.replace((now_us, busy_us));
+        let span_us = now_us.saturating_sub(then_us).max(1);
+        let share = busy_us.saturating_sub(then_busy_us) * 1000 / span_us;
+        m.set(Metric::CoreBusy, share.min(1000));
+    }
+}
+
+#[derive(Default)]
+struct Sums {
+    hooks: u64,
+    disk_bytes: u64,
+    free_bytes: u64,
+    slots: u64,
+    slots_spare: u64,
+    appended_bytes: u64,
+    fences: u64,
+    queue: u64,
+    queue_bytes: u64,
+}
+
+impl Sums {
+    fn add<D: Disk>(&mut self, shard: &Shard<D>) {
+        let stats = shard.store.stats();
+        let (waiting, waiting_bytes, _) = shard.commit.depth();
+        self.hooks += shard.store.state().live_hooks();
+        self.disk_bytes += u64::from(stats.slots) * shard.segment_bytes;
+        self.free_bytes = stats.free_bytes;
+        self.slots += u64::from(stats.slots);
+        self.slots_spare += u64::from(stats.slots_spare);
+        self.appended_bytes += stats.bytes;
+        self.fences += stats.fences;
+        self.queue += waiting as u64;
+        self.queue_bytes += waiting_bytes as u64;
+    }
+}
+
+impl Observer for CoreObserver {
+    fn ended(&self, source_index: usize, outcome: IngestOutcome, micros: u64) {
+        if let Some(source) = self.sources.get(source_index) {
+            self.metrics.ingest_request(*source, outcome);
+        }
+        self.metrics.observe(Metric::IngestDuration, micros);
+        if outcome == IngestOutcome::Overload {
+            self.metrics.inc(Metric::LoadShed);
+        }
+    }
+
+    fn verify_failed(&self, _source_index: usize, _reason: Reason) {
+        self.metrics.inc(Metric::VerifyFailures);
+    }
+
+    fn refused(&self, _reason: &'static str) {}
+}

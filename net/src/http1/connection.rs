@@ -24,7 +24,7 @@ use super::{Handler, HeadDecision, Refusal, Request, Response};
 /// One read of a large body.
 const READ_BYTES_MAX: usize = 64 * 1024;
 /// First buffer of a head that came in pieces.
-const HEAD_BUFFER_BYTES: usize = 4 * 1024;
+const HEAD_BUFFER_BYTES: usize = 1024;
 /// A body's buffer is first this large, then [`BODY_GROWTH`] times, then the announced length: a
 /// claim alone costs nothing.
 const BODY_BUFFER_BYTES: usize = 64 * 1024;
@@ -75,7 +75,13 @@ pub(super) async fn run<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
         buffer: BytesMut::new(),
     };
     loop {
-        match connection.exchange().await {
+        let outcome = match connection.read_head().await {
+            // Boxed: what a request needs, the handler's future above all, is not part of an idle
+            // connection. One allocation a request.
+            Ok((head_len, parsed)) => Box::pin(connection.exchange(head_len, parsed)).await,
+            Err(stop) => Err(stop),
+        };
+        match outcome {
             Ok(true) => glommio::yield_if_needed().await,
             Ok(false) => break connection.linger().await,
             Err(Stop::Refuse(refusal)) => {
@@ -109,8 +115,7 @@ struct Connection<H, S> {
 
 impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Connection<H, S> {
     /// One request and its answer. `Ok(false)`: answered, and the connection is to end.
-    async fn exchange(&mut self) -> Result<bool, Stop> {
-        let (head_len, parsed) = self.read_head().await?;
+    async fn exchange(&mut self, head_len: usize, parsed: ParsedHead) -> Result<bool, Stop> {
         let head = Head::new(&self.buffer[..head_len], &parsed, self.peer);
         let without_body = head.method() == b"HEAD";
         let (bytes_max, admitted) = match self.handler.on_head(&head) {
@@ -524,3 +529,6 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Connection<H, S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -81,8 +81,7 @@ pub trait Handler: 'static {
     fn on_head(&self, head: &Head<'_>) -> HeadDecision<Self::Admitted>;
 
     /// Answers a whole request. Runs to its end even if the client is gone; its deadline is the
-    /// handler's own affair. While it runs nothing more is read from the connection. Its future
-    /// is part of every connection's memory, idle ones too: box what is large and rare.
+    /// handler's own affair. While it runs nothing more is read from the connection.
     async fn handle(&self, request: Request, admitted: Self::Admitted) -> Response;
 
     /// The answer to a request that the server itself refuses.

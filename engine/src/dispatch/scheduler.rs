@@ -152,6 +152,37 @@ pub enum DeadReason {
     SinkGone,
 }
 
+impl DeadReason {
+    /// The number it is stored as.
+    pub fn code(self) -> u8 {
+        match self {
+            DeadReason::Permanent => 1,
+            DeadReason::AttemptsExhausted => 2,
+            DeadReason::SinkGone => 3,
+        }
+    }
+
+    /// The reason with this number.
+    pub fn from_code(code: u8) -> Option<DeadReason> {
+        [
+            DeadReason::Permanent,
+            DeadReason::AttemptsExhausted,
+            DeadReason::SinkGone,
+        ]
+        .into_iter()
+        .find(|reason| reason.code() == code)
+    }
+
+    /// The word that operators see.
+    pub fn word(self) -> &'static str {
+        match self {
+            DeadReason::Permanent => "permanent",
+            DeadReason::AttemptsExhausted => "attempts_exhausted",
+            DeadReason::SinkGone => "sink_gone",
+        }
+    }
+}
+
 /// Gauges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {

@@ -1,6 +1,7 @@
 //! Facts about dispatch's decisions, each part alone and the scheduler against a naive model.
 #![allow(clippy::unwrap_used)]
 
+mod driving;
 mod fairness;
 mod model;
 mod parts;

@@ -15,4 +15,5 @@ pub mod metrics;
 pub mod node;
 pub mod runtime;
 pub mod shard;
+pub mod sinks;
 pub mod verify;

@@ -17,6 +17,9 @@
 //!   cloud providers are there.
 //! - unspecified, multicast and broadcast addresses never open: there is nothing there to deliver to.
 //!
+//! How a host is written makes no difference: `127.1`, `0x7f.1` and `2130706433` resolve to what they
+//! mean, and that is what is judged. (The configuration refuses such hosts as well, and zones.)
+//!
 //! Does not: resolve names, open connections, see redirects (deliveries follow none).
 //!
 //! Pure; runs on a shard core for every new connection, and at the configuration check.
@@ -89,30 +92,4 @@ pub fn decide(
 fn same_name(a: &str, b: &str) -> bool {
     let trim = |name: &str| name.strip_suffix('.').unwrap_or(name).len();
     a[..trim(a)].eq_ignore_ascii_case(&b[..trim(b)])
-}
-
-/// Whether a host in a URL is one way of writing one thing. Resolvers read `127.1`, `0x7f.0.0.1`,
-/// `0177.0.0.1` and `2130706433` as addresses; nobody writes them so by accident. The decision on
-/// the resolved address would catch them as well; here they are refused by name at the
-/// configuration check. Addresses of version 6 come without their brackets; zones are refused.
-pub fn parse_host(text: &str) -> Option<UrlHost> {
-    if let Ok(address) = text.parse::<IpAddr>() {
-        return Some(UrlHost::Ip(address));
-    }
-    let name = text.strip_suffix('.').unwrap_or(text);
-    let label_is_sound = |label: &str| {
-        let inner = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
-        (1..=63).contains(&label.len())
-            && label.bytes().all(inner)
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
-    let last = name.rsplit('.').next()?;
-    let numeric = last.bytes().all(|b| b.is_ascii_digit())
-        || last
-            .strip_prefix("0x")
-            .or(last.strip_prefix("0X"))
-            .is_some_and(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()));
-    let sound = name.len() <= 253 && !numeric && name.split('.').all(label_is_sound);
-    sound.then(|| UrlHost::Name(name.to_ascii_lowercase()))
 }

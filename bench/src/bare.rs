@@ -30,13 +30,19 @@ impl Handler for Answer201 {
         if head.method() != b"POST" {
             return HeadDecision::Refuse(Response::fixed(405, r#"{"error":"method_not_allowed"}"#));
         }
-        HeadDecision::Body { bytes_max: BODY_BYTES_MAX, admitted: () }
+        HeadDecision::Body {
+            bytes_max: BODY_BYTES_MAX,
+            admitted: (),
+        }
     }
 
     async fn handle(&self, _request: Request, (): ()) -> Response {
         let serial = self.serial.get();
         self.serial.set(serial + 1);
-        Response::json(201, format_args!(r#"{{"status":"accepted","id":"00000000-0000-7000-8000-{serial:012x}"}}"#))
+        Response::json(
+            201,
+            format_args!(r#"{{"status":"accepted","id":"00000000-0000-7000-8000-{serial:012x}"}}"#),
+        )
     }
 
     fn refusal(&self, refusal: Refusal) -> Response {
@@ -60,8 +66,11 @@ pub fn serve(core: usize) -> anyhow::Result<()> {
         .make()
         .map_err(|e| anyhow::anyhow!("cannot start an executor on core {core}: {e}"))?;
     executor.run(async move {
-        let queue =
-            glommio::executor().create_task_queue(Shares::Static(1000), Latency::Matters(SLICE), "ingest");
+        let queue = glommio::executor().create_task_queue(
+            Shares::Static(1000),
+            Latency::Matters(SLICE),
+            "ingest",
+        );
         glommio::spawn_local_into(listen(), queue)
             .map_err(|e| anyhow::anyhow!("cannot start the server task: {e}"))?
             .await
@@ -71,8 +80,14 @@ pub fn serve(core: usize) -> anyhow::Result<()> {
 async fn listen() -> anyhow::Result<()> {
     let listener = Listener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
     let address = listener.local_addr();
-    let _server = Server::start(listener, Rc::new(Answer201 { serial: Cell::new(0) }), Limits::default())
-        .context("starting the server")?;
+    let _server = Server::start(
+        listener,
+        Rc::new(Answer201 {
+            serial: Cell::new(0),
+        }),
+        Limits::default(),
+    )
+    .context("starting the server")?;
     println!("listening {address}");
     std::future::pending::<()>().await;
     Ok(())

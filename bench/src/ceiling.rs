@@ -18,7 +18,13 @@ pub struct CeilingArgs {
     #[command(flatten)]
     bench: BenchArgs,
     /// Connections; several, separated by commas, are measured in turn
-    #[arg(short, long, default_value = "64,256", value_delimiter = ',', value_name = "N")]
+    #[arg(
+        short,
+        long,
+        default_value = "64,256",
+        value_delimiter = ',',
+        value_name = "N"
+    )]
     connections: Vec<usize>,
     /// Body bytes
     #[arg(long, default_value = "1024", value_name = "BYTES", value_parser = crate::cli::parse_size)]

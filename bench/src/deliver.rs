@@ -65,7 +65,8 @@ pub fn bench(args: &DeliverArgs) -> anyhow::Result<Report> {
         "duration_s": bench.duration.as_secs_f64(),
     });
     let mut report = Report::new("deliver", host, settings);
-    let (mut drained, mut acked, mut p99, mut idles) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut drained, mut acked, mut p99, mut idles) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for number_of in 1..=bench.rounds as usize {
         plan.sink = SinkPlan::Paused;
         let node = plan.start(READY_PATIENCE)?;
@@ -76,18 +77,29 @@ pub fn bench(args: &DeliverArgs) -> anyhow::Result<Report> {
         let node = plan.start(READY_PATIENCE)?;
         let round = bench.round(number_of, 64, args.body);
         let mut load_plan = node_subject(&node, &args.node.data).plan(&round);
-        load_plan.pace = Pace::Open { rate: args.rate, ramp: Duration::ZERO };
+        load_plan.pace = Pace::Open {
+            rate: args.rate,
+            ramp: Duration::ZERO,
+        };
         let now = Instant::now();
-        let mut probe = SinkProbe { sink: &sink, opened: (0, now), closed: (0, now) };
+        let mut probe = SinkProbe {
+            sink: &sink,
+            opened: (0, now),
+            closed: (0, now),
+        };
         let mark = hostfacts::busy_mark();
         let result = load::run(&load_plan, &mut probe)?;
         let idle = mark.idle_since();
-        let rate = (probe.closed.0 - probe.opened.0) as f64 / (probe.closed.1 - probe.opened.1).as_secs_f64();
+        let rate = (probe.closed.0 - probe.opened.0) as f64
+            / (probe.closed.1 - probe.opened.1).as_secs_f64();
         if probe.closed.0 as f64 >= args.backlog as f64 + args.rate * bench.warmup.as_secs_f64() {
             report.warn("the backlog was gone before the window closed: the rate is at least what is shown; raise --backlog");
         }
         let offered = ((bench.warmup + bench.duration).as_secs_f64() * args.rate) as u64;
-        await_distinct(&sink, args.backlog + offered - result.unsent - result.not_acked())?;
+        await_distinct(
+            &sink,
+            args.backlog + offered - result.unsent - result.not_acked(),
+        )?;
         if sink.wrong() > 0 {
             bail!("{} deliveries did not match their digest", sink.wrong());
         }

@@ -15,8 +15,9 @@ use glommio::io::{DmaFile, OpenOptions};
 use glommio::{LocalExecutorBuilder, Placement};
 use hdrhistogram::Histogram;
 
+use crate::child::cpu_time;
 use crate::load::new_histogram;
-use crate::sys;
+use crate::measure::{device_of, flushes};
 
 /// Length of the file: that of a segment.
 pub const FILE_BYTES: u64 = 128 << 20;
@@ -57,8 +58,11 @@ pub struct DeviceResult {
     pub rate: f64,
     /// From the start of the write to the end of the sync, nanoseconds.
     pub latency: Histogram<u64>,
-    /// Processor time of the thread for each write, microseconds.
+    /// Processor time of the process for each write, kernel workers of it included, microseconds.
     pub cpu_us: f64,
+    /// Flushes the device completed for each write, those of other processes included; 0 when
+    /// there is no device to ask.
+    pub flushes: f64,
 }
 
 /// Makes the file, written whole and synced.
@@ -83,7 +87,7 @@ pub fn prepare(dir: &Path, core: usize) -> anyhow::Result<PathBuf> {
 /// Writes and syncs for the planned time.
 pub fn run(plan: &DevicePlan) -> anyhow::Result<DeviceResult> {
     let plan = plan.clone();
-    on_core(plan.core, move || loop_on_core(plan))
+    on_core(plan.core, move || run_here(plan))
 }
 
 struct Loop {
@@ -93,13 +97,27 @@ struct Loop {
     from: Instant,
     to: Instant,
     latency: RefCell<Histogram<u64>>,
+    /// Inside the window.
     writes: Cell<u64>,
+    /// Warm-up included.
+    all_writes: Cell<u64>,
 }
 
-async fn loop_on_core(plan: DevicePlan) -> anyhow::Result<DeviceResult> {
-    let flags = if plan.sync == Sync::Dsync { libc::O_DSYNC } else { 0 };
+/// The same on the current executor, whatever core it is on.
+pub async fn run_here(plan: DevicePlan) -> anyhow::Result<DeviceResult> {
+    let flags = if plan.sync == Sync::Dsync {
+        libc::O_DSYNC
+    } else {
+        0
+    };
     let mut options = OpenOptions::new();
-    let file = options.read(true).write(true).custom_flags(flags).dma_open(&plan.file).await.map_err(plain)?;
+    let file = options
+        .read(true)
+        .write(true)
+        .custom_flags(flags)
+        .dma_open(&plan.file)
+        .await
+        .map_err(plain)?;
     let from = Instant::now() + plan.warmup;
     let shared = Rc::new(Loop {
         to: from + plan.duration,
@@ -108,21 +126,29 @@ async fn loop_on_core(plan: DevicePlan) -> anyhow::Result<DeviceResult> {
         next: Cell::new(0),
         latency: RefCell::new(new_histogram()),
         writes: Cell::new(0),
+        all_writes: Cell::new(0),
         plan,
     });
-    let cpu = sys::thread_cpu();
+    let cpu = cpu_time(std::process::id())?;
+    let device = shared.plan.file.parent().and_then(device_of);
+    let flushed = device.as_deref().map_or(0, flushes);
     let begun = Instant::now();
-    let tasks: Vec<_> = (0..shared.plan.depth).map(|_| glommio::spawn_local(lane(Rc::clone(&shared)))).collect();
+    let tasks: Vec<_> = (0..shared.plan.depth)
+        .map(|_| glommio::spawn_local(lane(Rc::clone(&shared))))
+        .collect();
     for task in tasks {
         task.await?;
     }
     // The warm-up costs the same per write as the rest.
-    let cpu_share = (sys::thread_cpu() - cpu).as_secs_f64() / begun.elapsed().as_secs_f64();
+    let cpu_share =
+        (cpu_time(std::process::id())? - cpu).as_secs_f64() / begun.elapsed().as_secs_f64();
     let writes = shared.writes.get();
+    let flushed = device.as_deref().map_or(0, flushes).saturating_sub(flushed);
     let result = DeviceResult {
         rate: writes as f64 / shared.plan.duration.as_secs_f64(),
         latency: shared.latency.borrow().clone(),
         cpu_us: cpu_share * shared.plan.duration.as_secs_f64() * 1e6 / writes.max(1) as f64,
+        flushes: flushed as f64 / shared.all_writes.get().max(1) as f64,
     };
     if let Ok(done) = Rc::try_unwrap(shared) {
         done.file.close().await.map_err(plain)?;
@@ -142,16 +168,28 @@ async fn lane(shared: Rc<Loop>) -> anyhow::Result<()> {
         }
         let pos = shared.next.get();
         let after = pos + bytes as u64;
-        shared.next.set(if after + bytes as u64 > FILE_BYTES { 0 } else { after });
-        let written = shared.file.write_rc_at(Rc::clone(&buffer), pos).await.map_err(plain)?;
+        shared.next.set(if after + bytes as u64 > FILE_BYTES {
+            0
+        } else {
+            after
+        });
+        let written = shared
+            .file
+            .write_rc_at(Rc::clone(&buffer), pos)
+            .await
+            .map_err(plain)?;
         anyhow::ensure!(written == bytes, "short write: {written} of {bytes} bytes");
         if shared.plan.sync == Sync::Fdatasync {
             shared.file.fdatasync().await.map_err(plain)?;
         }
         let ended = Instant::now();
+        shared.all_writes.set(shared.all_writes.get() + 1);
         if ended >= shared.from && ended < shared.to {
             shared.writes.set(shared.writes.get() + 1);
-            shared.latency.borrow_mut().saturating_record((ended - started).as_nanos() as u64);
+            shared
+                .latency
+                .borrow_mut()
+                .saturating_record((ended - started).as_nanos() as u64);
         }
     }
 }

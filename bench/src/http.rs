@@ -17,7 +17,13 @@ pub struct HttpArgs {
     #[command(flatten)]
     bench: BenchArgs,
     /// Connections; several, separated by commas, are measured in turn
-    #[arg(short, long, default_value = "64,256", value_delimiter = ',', value_name = "N")]
+    #[arg(
+        short,
+        long,
+        default_value = "64,256",
+        value_delimiter = ',',
+        value_name = "N"
+    )]
     connections: Vec<usize>,
     /// Body bytes
     #[arg(long, default_value = "1024", value_name = "BYTES", value_parser = crate::cli::parse_size)]
@@ -27,8 +33,13 @@ pub struct HttpArgs {
 /// Starts the bare HTTP server as a child.
 pub fn start_bare(core: usize) -> anyhow::Result<(Child, Subject)> {
     let (child, address) = Child::start_self(&["bare", "--core", &core.to_string()], core)?;
-    let subject =
-        Subject { name: "http".to_owned(), address, path: "/webhooks/demo".to_owned(), pid: child.pid(), device: None };
+    let subject = Subject {
+        name: "http".to_owned(),
+        address,
+        path: "/webhooks/demo".to_owned(),
+        pid: child.pid(),
+        device: None,
+    };
     Ok((child, subject))
 }
 
@@ -38,7 +49,12 @@ pub fn run(args: &HttpArgs) -> anyhow::Result<()> {
     let host = hostfacts::gather(None);
     let (_bare, http) = start_bare(bench.server_core)?;
     let (responder, address) = Child::start_self(&["responder"], bench.server_core)?;
-    let smallest = Subject { name: "responder".to_owned(), address, pid: responder.pid(), ..http.clone() };
+    let smallest = Subject {
+        name: "responder".to_owned(),
+        address,
+        pid: responder.pid(),
+        ..http.clone()
+    };
     let settings = json!({
         "connections": args.connections, "body_bytes": args.body, "rounds": bench.rounds,
         "server_core": bench.server_core, "load_core": bench.load_core,
@@ -54,10 +70,15 @@ pub fn run(args: &HttpArgs) -> anyhow::Result<()> {
                 let round = bench.round(number, connections, args.body);
                 let measured = measure(subject, &subject.plan(&round))?;
                 if measured.load.generator_busy > 0.95 {
-                    report.warn("the generator was over 95 % busy in some rounds: it is the limit there");
+                    report.warn(
+                        "the generator was over 95 % busy in some rounds: it is the limit there",
+                    );
                 }
                 report.row(measured.row(&subject.name, &round));
-                report.latencies(&format!("{} {connections}", subject.name), &measured.load.acked);
+                report.latencies(
+                    &format!("{} {connections}", subject.name),
+                    &measured.load.acked,
+                );
                 rates[at].0.push(measured.load.rate());
                 rates[at].1.push(measured.cpu_us_per_ack);
                 idles.push(measured.idle);
@@ -71,7 +92,11 @@ pub fn run(args: &HttpArgs) -> anyhow::Result<()> {
                 None => lines.push((subject.name.clone(), vec![point])),
             }
             report.figure(figure);
-            report.figure(Figure::new(format!("{} at {connections}, server CPU", subject.name), "us/request", cpu));
+            report.figure(Figure::new(
+                format!("{} at {connections}, server CPU", subject.name),
+                "us/request",
+                cpu,
+            ));
         }
     }
     for (name, points) in lines {

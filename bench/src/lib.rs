@@ -12,19 +12,23 @@
 //! Runs offline, as processes of its own; never inside the node.
 
 pub mod bare;
+pub mod boot;
 pub mod ceiling;
 pub mod child;
 pub mod cli;
 pub mod deliver;
 pub mod device;
+pub mod gate;
 pub mod hostfacts;
 pub mod http;
 pub mod ingest;
 pub mod load;
 pub mod lone;
 pub mod measure;
+pub mod memory;
 pub mod plot;
 pub mod report;
 pub mod responder;
 pub mod sink;
 pub mod sys;
+pub mod wal;

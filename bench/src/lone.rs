@@ -47,13 +47,18 @@ pub fn bench(args: &LoneArgs) -> anyhow::Result<Report> {
         core: bench.server_core,
         write_bytes: BLOCK_BYTES,
         depth: 1,
-        sync: if plan.sync == "dsync" { Sync::Dsync } else { Sync::Fdatasync },
+        sync: if plan.sync == "dsync" {
+            Sync::Dsync
+        } else {
+            Sync::Fdatasync
+        },
         warmup: bench.warmup,
         duration: bench.duration,
     };
     let node = plan.start(READY_PATIENCE)?;
     let subject = node_subject(&node, &args.node.data);
-    let (mut device_p50, mut ack_p50, mut over, mut idles) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut device_p50, mut ack_p50, mut over, mut idles) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for number_of in 1..=bench.rounds as usize {
         let synced = device::run(&device_plan)?;
         let p50 = synced.latency.value_at_quantile(0.5) as f64 / 1000.0;
@@ -61,7 +66,11 @@ pub fn bench(args: &LoneArgs) -> anyhow::Result<Report> {
             ("subject", text("device")),
             ("round", json!(number_of)),
             ("p50_us", number(p50)),
-            ("p99_us", number(synced.latency.value_at_quantile(0.99) as f64 / 1000.0)),
+            ("flushes_per_ack", number(synced.flushes)),
+            (
+                "p99_us",
+                number(synced.latency.value_at_quantile(0.99) as f64 / 1000.0),
+            ),
         ]);
         report.latencies("device sync", &synced.latency);
         let round = bench.round(number_of, 1, args.body);

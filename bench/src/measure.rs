@@ -111,8 +111,12 @@ impl Probe for Sampler<'_> {
 
 /// Makes one round with a plan.
 pub fn measure(subject: &Subject, plan: &LoadPlan) -> Result<Measured, LoadError> {
-    let mut sampler =
-        Sampler { subject, opened: Sample::default(), closed: Sample::default(), idle: 0.0 };
+    let mut sampler = Sampler {
+        subject,
+        opened: Sample::default(),
+        closed: Sample::default(),
+        idle: 0.0,
+    };
     let load = load::run(plan, &mut sampler)?;
     let acks = load.acked_in_window.max(1) as f64;
     let (opened, closed) = (sampler.opened, sampler.closed);
@@ -141,14 +145,25 @@ impl Measured {
 pub fn device_of(dir: &Path) -> Option<PathBuf> {
     use std::os::unix::fs::MetadataExt as _;
     let dev = std::fs::metadata(dir).ok()?.dev();
-    let path = PathBuf::from(format!("/sys/dev/block/{}:{}", libc::major(dev), libc::minor(dev)));
-    if path.join("queue").is_dir() { Some(path) } else { path.join("..").canonicalize().ok() }
+    let path = PathBuf::from(format!(
+        "/sys/dev/block/{}:{}",
+        libc::major(dev),
+        libc::minor(dev)
+    ));
+    if path.join("queue").is_dir() {
+        Some(path)
+    } else {
+        path.join("..").canonicalize().ok()
+    }
 }
 
 /// Flushes a device has completed: field 16 of its `stat`.
 pub fn flushes(device: &Path) -> u64 {
     let stat = hostfacts::read(device.join("stat"));
-    stat.split_ascii_whitespace().nth(15).and_then(|f| f.parse().ok()).unwrap_or(0)
+    stat.split_ascii_whitespace()
+        .nth(15)
+        .and_then(|f| f.parse().ok())
+        .unwrap_or(0)
 }
 
 fn written_bytes(pid: u32) -> u64 {

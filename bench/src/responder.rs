@@ -12,7 +12,8 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use crate::sys::{Epoll, Interest};
 
 const LISTENER: u64 = u64::MAX;
-const ANSWER: &[u8] = b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: 65\r\n\r\n\
+const ANSWER: &[u8] =
+    b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: 65\r\n\r\n\
     {\"status\":\"accepted\",\"id\":\"00000000-0000-7000-8000-000000000000\"}";
 
 struct Peer {
@@ -46,12 +47,20 @@ pub fn serve_on(listener: TcpListener) -> io::Result<()> {
                     stream.set_nonblocking(true)?;
                     stream.set_nodelay(true)?;
                     epoll.add(&stream, peers.len() as u64, Interest::Read)?;
-                    peers.push(Some(Peer { stream, head: Vec::new(), body_missing: 0 }));
+                    peers.push(Some(Peer {
+                        stream,
+                        head: Vec::new(),
+                        body_missing: 0,
+                    }));
                 }
                 continue;
             }
-            let Some(slot) = peers.get_mut(token as usize) else { continue };
-            let keep = slot.as_mut().is_some_and(|peer| peer.on_readable(&mut scratch));
+            let Some(slot) = peers.get_mut(token as usize) else {
+                continue;
+            };
+            let keep = slot
+                .as_mut()
+                .is_some_and(|peer| peer.on_readable(&mut scratch));
             if !keep {
                 *slot = None;
             }
@@ -108,8 +117,13 @@ fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
 }
 
 fn content_length(head: &[u8]) -> usize {
-    let Some(at) = find(head, b"Content-Length: ") else { return 0 };
-    head[at + 16..].iter().take_while(|b| b.is_ascii_digit()).fold(0, |n, b| n * 10 + usize::from(b - b'0'))
+    let Some(at) = find(head, b"Content-Length: ") else {
+        return 0;
+    };
+    head[at + 16..]
+        .iter()
+        .take_while(|b| b.is_ascii_digit())
+        .fold(0, |n, b| n * 10 + usize::from(b - b'0'))
 }
 
 #[cfg(test)]
@@ -136,21 +150,34 @@ mod tests {
 
     #[test]
     fn the_fixed_answer_is_one_whole_answer() {
-        let Framing::Whole(answer) = load::parse(ANSWER).unwrap() else { unreachable!() };
+        let Framing::Whole(answer) = load::parse(ANSWER).unwrap() else {
+            unreachable!()
+        };
         assert_eq!((answer.status, answer.body.end), (201, ANSWER.len()));
     }
 
     #[test]
     fn closed_loop_sends_exactly_the_count_and_every_request_is_answered() {
         let result = load::run(&plan(1000), &mut NoProbe).unwrap();
-        assert_eq!((result.sent, result.acked.len(), result.not_acked(), result.reopened), (1000, 1000, 0, 0));
+        assert_eq!(
+            (
+                result.sent,
+                result.acked.len(),
+                result.not_acked(),
+                result.reopened
+            ),
+            (1000, 1000, 0, 0)
+        );
         assert_eq!(result.acked_in_window, 1000);
     }
 
     #[test]
     fn open_loop_records_every_request_of_the_window() {
         let mut plan = plan(0);
-        plan.pace = Pace::Open { rate: 2000.0, ramp: Duration::ZERO };
+        plan.pace = Pace::Open {
+            rate: 2000.0,
+            ramp: Duration::ZERO,
+        };
         plan.stop = Stop::After(Duration::from_millis(250));
         let result = load::run(&plan, &mut NoProbe).unwrap();
         assert_eq!(result.sent + result.unsent, 500);
@@ -173,11 +200,21 @@ mod tests {
         load::run(&plan, &mut NoProbe).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        let mut digests: Vec<&str> = text.lines().skip(1).map(|line| line.split(',').nth(2).unwrap()).collect();
+        let mut digests: Vec<&str> = text
+            .lines()
+            .skip(1)
+            .map(|line| line.split(',').nth(2).unwrap())
+            .collect();
         digests.sort_unstable();
         digests.dedup();
         assert_eq!((text.lines().count(), digests.len()), (51, 50));
-        assert!(text.lines().nth(1).unwrap().contains(",00000000-0000-7000-8000-000000000000,"), "{text}");
+        assert!(
+            text.lines()
+                .nth(1)
+                .unwrap()
+                .contains(",00000000-0000-7000-8000-000000000000,"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -109,12 +109,23 @@ impl NodePlan {
         fs::create_dir_all(&self.dir).map_err(io("making the node's directory"))?;
         let (ingest, admin) = free_ports().map_err(io("finding free ports"))?;
         let config = self.dir.join("ankusa.yml");
-        fs::write(&config, self.configuration(ingest, admin)).map_err(io("writing the node's configuration"))?;
+        fs::write(&config, self.configuration(ingest, admin))
+            .map_err(io("writing the node's configuration"))?;
         let log_path = self.dir.join("node.log");
-        let log = File::options().create(true).append(true).open(&log_path).map_err(io("opening the node's log"))?;
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(&log_path)
+            .map_err(io("opening the node's log"))?;
         let mut command = Command::new(&self.program);
-        command.arg("serve").arg("--config").arg(&config).stdin(Stdio::null());
-        command.stdout(log.try_clone().map_err(io("opening the node's log"))?).stderr(log);
+        command
+            .arg("serve")
+            .arg("--config")
+            .arg(&config)
+            .stdin(Stdio::null());
+        command
+            .stdout(log.try_clone().map_err(io("opening the node's log"))?)
+            .stderr(log);
         let begun = Instant::now();
         let core = (self.cores.len() == 1).then(|| self.cores[0]);
         let mut child = Child::start(command, "ankusa", core)?;
@@ -126,10 +137,17 @@ impl NodePlan {
                 Err(e) => e.to_string(),
             };
             if !child.is_running() {
-                return Err(ChildError::Ended { what: "ankusa".to_owned(), last_line: last_line(&log_path) });
+                return Err(ChildError::Ended {
+                    what: "ankusa".to_owned(),
+                    last_line: last_line(&log_path),
+                });
             }
             if begun.elapsed() > patience {
-                return Err(ChildError::NotReady { what: "ankusa".to_owned(), after: patience, state });
+                return Err(ChildError::NotReady {
+                    what: "ankusa".to_owned(),
+                    after: patience,
+                    state,
+                });
             }
             std::thread::sleep(READY_POLL);
         }
@@ -177,6 +195,13 @@ impl Node {
             .map_or(0, |kb| kb * 1024)
     }
 
+    /// Undelivered hooks in the store, by its own account (`/v1/wal`).
+    pub fn live_hooks(&self) -> Option<u64> {
+        let (_, body) = get(self.admin, "/v1/wal").ok()?;
+        let value: serde_json::Value = serde_json::from_str(&body).ok()?;
+        value["wal"]["hooks"].as_u64()
+    }
+
     /// The data directory.
     pub fn data(&self) -> &Path {
         &self.data
@@ -194,20 +219,30 @@ fn free_ports() -> io::Result<(u16, u16)> {
 pub fn get(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes())?;
+    stream.write_all(
+        format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").as_bytes(),
+    )?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
     let text = String::from_utf8_lossy(&answer);
     let bad = || io::Error::new(io::ErrorKind::InvalidData, "not an HTTP answer");
-    let status = text.get(9..12).and_then(|s| s.parse().ok()).ok_or_else(bad)?;
-    let body = text.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).ok_or_else(bad)?;
+    let status = text
+        .get(9..12)
+        .and_then(|s| s.parse().ok())
+        .ok_or_else(bad)?;
+    let body = text
+        .split_once("\r\n\r\n")
+        .map(|(_, body)| body.to_owned())
+        .ok_or_else(bad)?;
     Ok((status, body))
 }
 
 fn sum_metric(text: &str, name: &str, label: &str) -> Option<f64> {
     let mut sum = None;
     for line in text.lines().filter(|line| !line.starts_with('#')) {
-        let Some(rest) = line.strip_prefix(name) else { continue };
+        let Some(rest) = line.strip_prefix(name) else {
+            continue;
+        };
         if !rest.starts_with(['{', ' ']) || !rest.contains(label) {
             continue;
         }
@@ -219,7 +254,11 @@ fn sum_metric(text: &str, name: &str, label: &str) -> Option<f64> {
 }
 
 fn last_line(path: &Path) -> String {
-    crate::hostfacts::read(path).lines().last().unwrap_or("it said nothing").to_owned()
+    crate::hostfacts::read(path)
+        .lines()
+        .last()
+        .unwrap_or("it said nothing")
+        .to_owned()
 }
 
 #[cfg(test)]

@@ -55,8 +55,15 @@ pub enum ChildError {
 
 impl Child {
     /// Starts a command whose death is tied to the bench's; output as the command says.
-    #[expect(unsafe_code, reason = "a child must be told before exec to die with its parent and where to run")]
-    pub fn start(mut command: Command, what: &str, core: Option<usize>) -> Result<Child, ChildError> {
+    #[expect(
+        unsafe_code,
+        reason = "a child must be told before exec to die with its parent and where to run"
+    )]
+    pub fn start(
+        mut command: Command,
+        what: &str,
+        core: Option<usize>,
+    ) -> Result<Child, ChildError> {
         use std::os::unix::process::CommandExt as _;
         // SAFETY: between fork and exec only async-signal-safe calls are made: prctl and
         // sched_setaffinity, no allocation, no lock.
@@ -70,28 +77,50 @@ impl Child {
             });
         }
         let program = PathBuf::from(command.get_program());
-        let inner = command.spawn().map_err(|source| ChildError::Start { program, source })?;
-        Ok(Child { inner, what: what.to_owned() })
+        let inner = command
+            .spawn()
+            .map_err(|source| ChildError::Start { program, source })?;
+        Ok(Child {
+            inner,
+            what: what.to_owned(),
+        })
     }
 
     /// Starts this program in another role, pinned, and waits for its `listening` line.
     pub fn start_self(args: &[&str], core: usize) -> Result<(Child, SocketAddr), ChildError> {
-        let program = std::env::current_exe()
-            .map_err(|source| ChildError::Io { what: "finding this program".to_owned(), source })?;
+        let program = std::env::current_exe().map_err(|source| ChildError::Io {
+            what: "finding this program".to_owned(),
+            source,
+        })?;
         let mut command = Command::new(program);
-        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = Child::start(command, args.first().copied().unwrap_or("child"), Some(core))?;
+        command
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        let mut child = Child::start(
+            command,
+            args.first().copied().unwrap_or("child"),
+            Some(core),
+        )?;
         let address = child.wait_listening()?;
         Ok((child, address))
     }
 
     fn wait_listening(&mut self) -> Result<SocketAddr, ChildError> {
-        let ended = |last_line: &str| ChildError::Ended { what: self.what.clone(), last_line: last_line.to_owned() };
-        let Some(stdout) = self.inner.stdout.take() else { return Err(ended("it has no output")) };
+        let ended = |last_line: &str| ChildError::Ended {
+            what: self.what.clone(),
+            last_line: last_line.to_owned(),
+        };
+        let Some(stdout) = self.inner.stdout.take() else {
+            return Err(ended("it has no output"));
+        };
         let mut line = String::new();
         let mut reader = BufReader::new(stdout);
         let _ = reader.read_line(&mut line);
-        line.trim().strip_prefix("listening ").and_then(|a| a.parse().ok()).ok_or_else(|| ended(line.trim()))
+        line.trim()
+            .strip_prefix("listening ")
+            .and_then(|a| a.parse().ok())
+            .ok_or_else(|| ended(line.trim()))
     }
 
     /// The process id.
@@ -105,7 +134,10 @@ impl Child {
     }
 
     /// Asks it to stop and waits; kills it after `patience`. True when it ended by itself with 0.
-    #[expect(unsafe_code, reason = "kill has no safe wrapper among the dependencies")]
+    #[expect(
+        unsafe_code,
+        reason = "kill has no safe wrapper among the dependencies"
+    )]
     pub fn stop(&mut self, patience: Duration) -> bool {
         // SAFETY: the process is our unreaped child, so its id cannot mean another process.
         unsafe {
@@ -144,11 +176,21 @@ pub fn cpu_time(pid: u32) -> io::Result<Duration> {
     // The second field is the name in parentheses, which may hold anything.
     let after = &stat[stat.rfind(')').ok_or_else(bad)? + 1..];
     let fields: Vec<&str> = after.split_ascii_whitespace().collect();
-    let ticks = |at: usize| fields.get(at).and_then(|f| f.parse::<u64>().ok()).ok_or_else(bad);
-    Ok(Duration::from_millis((ticks(11)? + ticks(12)?) * 1000 / ticks_per_second()))
+    let ticks = |at: usize| {
+        fields
+            .get(at)
+            .and_then(|f| f.parse::<u64>().ok())
+            .ok_or_else(bad)
+    };
+    Ok(Duration::from_millis(
+        (ticks(11)? + ticks(12)?) * 1000 / ticks_per_second(),
+    ))
 }
 
-#[expect(unsafe_code, reason = "sysconf has no safe wrapper among the dependencies")]
+#[expect(
+    unsafe_code,
+    reason = "sysconf has no safe wrapper among the dependencies"
+)]
 fn ticks_per_second() -> u64 {
     // SAFETY: sysconf reads a constant of the system.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };

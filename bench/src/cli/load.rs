@@ -79,7 +79,10 @@ impl LoadArgs {
         let mut plan = LoadPlan::new(target, &path);
         plan.connections = self.connections;
         plan.pace = match self.rate {
-            Some(rate) => Pace::Open { rate, ramp: self.ramp },
+            Some(rate) => Pace::Open {
+                rate,
+                ramp: self.ramp,
+            },
             None => Pace::Closed,
         };
         plan.warmup = self.warmup.max(self.ramp);
@@ -91,8 +94,11 @@ impl LoadArgs {
         plan.signature = self.sign.zip(self.secret.clone());
         plan.key_header.clone_from(&self.key_header);
         for header in &self.headers {
-            let Some((name, value)) = header.split_once(':') else { bail!("header {header:?} is not NAME:VALUE") };
-            plan.headers.push((name.trim().to_owned(), value.trim().to_owned()));
+            let Some((name, value)) = header.split_once(':') else {
+                bail!("header {header:?} is not NAME:VALUE")
+            };
+            plan.headers
+                .push((name.trim().to_owned(), value.trim().to_owned()));
         }
         plan.timeout = self.timeout;
         plan.reconnect_after = self.reconnect;
@@ -104,21 +110,38 @@ impl LoadArgs {
 
 /// `http://host:port/path` to an address and a path. Only plain HTTP is spoken.
 fn parse_url(url: &str) -> anyhow::Result<(SocketAddr, String)> {
-    let rest = url.strip_prefix("http://").with_context(|| format!("{url:?} does not start with http://"))?;
+    let rest = url
+        .strip_prefix("http://")
+        .with_context(|| format!("{url:?} does not start with http://"))?;
     let (host, path) = match rest.find('/') {
         Some(at) => (&rest[..at], &rest[at..]),
         None => (rest, "/"),
     };
-    let host = if host.contains(':') { host.to_owned() } else { format!("{host}:80") };
-    let address = host.to_socket_addrs().with_context(|| format!("looking up {host}"))?.next();
-    Ok((address.with_context(|| format!("{host} has no address"))?, path.to_owned()))
+    let host = if host.contains(':') {
+        host.to_owned()
+    } else {
+        format!("{host}:80")
+    };
+    let address = host
+        .to_socket_addrs()
+        .with_context(|| format!("looking up {host}"))?
+        .next();
+    Ok((
+        address.with_context(|| format!("{host} has no address"))?,
+        path.to_owned(),
+    ))
 }
 
 /// Runs the command.
 pub(super) fn run(args: &LoadArgs) -> anyhow::Result<()> {
     let plan = args.plan()?;
     plan.validate().map_err(anyhow::Error::msg)?;
-    let host = hostfacts::gather(args.ledger.as_deref().and_then(|p| p.parent()).filter(|p| p.is_dir()));
+    let host = hostfacts::gather(
+        args.ledger
+            .as_deref()
+            .and_then(|p| p.parent())
+            .filter(|p| p.is_dir()),
+    );
     let mark = hostfacts::busy_mark();
     let result = load::run(&plan, &mut NoProbe)?;
     let idle = mark.idle_since();
@@ -143,10 +166,16 @@ pub(super) fn run(args: &LoadArgs) -> anyhow::Result<()> {
 
 fn fill(report: &mut Report, connections: usize, result: &LoadResult, idle: f64) {
     if result.generator_busy > 0.9 {
-        report.warn(format!("the generator was {:.0} % busy: it may be the limit", result.generator_busy * 100.0));
+        report.warn(format!(
+            "the generator was {:.0} % busy: it may be the limit",
+            result.generator_busy * 100.0
+        ));
     }
     if result.unsent > 0 {
-        report.warn(format!("{} requests were due and never sent: too few connections for the rate", result.unsent));
+        report.warn(format!(
+            "{} requests were due and never sent: too few connections for the rate",
+            result.unsent
+        ));
     }
     if result.cut_short {
         report.warn("every connection was lost before the end");
@@ -158,13 +187,24 @@ fn fill(report: &mut Report, connections: usize, result: &LoadResult, idle: f64)
     }
     report.figure(Figure::new("acked", "1/s", &[result.rate()]));
     for percentile in [50.0, 90.0, 99.0, 99.9, 99.99] {
-        report.figure(Figure::new(format!("p{percentile}"), "us", &[result.acked_us(percentile)]));
+        report.figure(Figure::new(
+            format!("p{percentile}"),
+            "us",
+            &[result.acked_us(percentile)],
+        ));
     }
-    report.figure(Figure::new("max", "us", &[result.acked.max() as f64 / 1000.0]));
+    report.figure(Figure::new(
+        "max",
+        "us",
+        &[result.acked.max() as f64 / 1000.0],
+    ));
     report.figure(Figure::new("idle share of the machine", "", &[idle]));
     report.figure(Figure::new("generator busy", "", &[result.generator_busy]));
-    let outcomes: Vec<_> =
-        result.outcomes.iter().map(|(o, n)| json!({"status": o.status, "word": o.word, "count": n})).collect();
+    let outcomes: Vec<_> = result
+        .outcomes
+        .iter()
+        .map(|(o, n)| json!({"status": o.status, "word": o.word, "count": n}))
+        .collect();
     report.extra("outcomes", json!(outcomes));
     report.extra("acked_per_second", json!(result.per_second));
 }
@@ -186,7 +226,10 @@ mod tests {
     #[test]
     fn urls_are_plain_http() {
         let (address, path) = parse_url("http://127.0.0.1:4000/webhooks/demo?x=1").unwrap();
-        assert_eq!((address.to_string().as_str(), path.as_str()), ("127.0.0.1:4000", "/webhooks/demo?x=1"));
+        assert_eq!(
+            (address.to_string().as_str(), path.as_str()),
+            ("127.0.0.1:4000", "/webhooks/demo?x=1")
+        );
         assert_eq!(parse_url("http://127.0.0.1").unwrap().0.port(), 80);
         assert!(parse_url("https://127.0.0.1/").is_err());
     }

@@ -24,7 +24,12 @@ const EXIT_FAILURE: u8 = 1;
 const EXIT_USAGE: u8 = 64;
 
 #[derive(Parser)]
-#[command(name = "ankusa-bench", version, about = "Load generator and benches of ankusa", max_term_width = 100)]
+#[command(
+    name = "ankusa-bench",
+    version,
+    about = "Load generator and benches of ankusa",
+    max_term_width = 100
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -44,6 +49,14 @@ enum Command {
     Lone(crate::lone::LoneArgs),
     /// How fast a backlog drains to an HTTP sink while new hooks come in
     Deliver(crate::deliver::DeliverArgs),
+    /// The store of one shard alone, against the device with nothing around it
+    Wal(crate::wal::WalArgs),
+    /// Resident bytes for each undelivered hook and each dedupe key
+    Memory(crate::memory::MemoryArgs),
+    /// Time from start to ready on a store full of undelivered hooks
+    Boot(crate::boot::BootArgs),
+    /// Run wal, ingest and lone; exit 1 when a ratio is below its floor
+    Gate(crate::gate::GateArgs),
     /// (internal) The smallest server that answers
     #[command(hide = true)]
     Responder,
@@ -94,7 +107,9 @@ impl BenchArgs {
 
     /// The directory of the results.
     pub fn out_dir(&self, bench: &str) -> PathBuf {
-        self.out.clone().unwrap_or_else(|| crate::report::default_out(bench))
+        self.out
+            .clone()
+            .unwrap_or_else(|| crate::report::default_out(bench))
     }
 }
 
@@ -104,7 +119,11 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(e) => {
             let _ = e.print();
-            return if e.use_stderr() { ExitCode::from(EXIT_USAGE) } else { ExitCode::SUCCESS };
+            return if e.use_stderr() {
+                ExitCode::from(EXIT_USAGE)
+            } else {
+                ExitCode::SUCCESS
+            };
         }
     };
     let result = match cli.command {
@@ -114,6 +133,10 @@ pub fn main() -> ExitCode {
         Command::Ingest(args) => crate::ingest::run(&args),
         Command::Lone(args) => crate::lone::run(&args),
         Command::Deliver(args) => crate::deliver::run(&args),
+        Command::Wal(args) => crate::wal::run(&args),
+        Command::Memory(args) => crate::memory::run(&args),
+        Command::Boot(args) => crate::boot::run(&args),
+        Command::Gate(args) => crate::gate::run(&args),
         Command::Bare { core } => crate::bare::serve(core),
         Command::Responder => crate::responder::serve().map_err(anyhow::Error::from),
     };

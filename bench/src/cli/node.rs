@@ -53,7 +53,9 @@ impl NodeArgs {
     fn program(&self) -> anyhow::Result<PathBuf> {
         let program = match &self.ankusa {
             Some(path) => path.clone(),
-            None => std::env::current_exe().context("finding this program")?.with_file_name("ankusa"),
+            None => std::env::current_exe()
+                .context("finding this program")?
+                .with_file_name("ankusa"),
         };
         if !program.is_file() {
             bail!(
@@ -73,13 +75,17 @@ pub fn fresh_dir(dir: &Path) -> anyhow::Result<PathBuf> {
     let used = std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
     if used {
         if !mark.is_file() {
-            bail!("{} holds something that no bench made: choose another directory with --data", dir.display());
+            bail!(
+                "{} holds something that no bench made: choose another directory with --data",
+                dir.display()
+            );
         }
         std::fs::remove_dir_all(dir).with_context(|| format!("emptying {}", dir.display()))?;
     }
     std::fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
     std::fs::write(&mark, "made by ankusa-bench; emptied by the next bench\n")?;
-    dir.canonicalize().with_context(|| format!("finding {}", dir.display()))
+    dir.canonicalize()
+        .with_context(|| format!("finding {}", dir.display()))
 }
 
 #[cfg(test)]

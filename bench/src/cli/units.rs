@@ -5,7 +5,9 @@ use std::time::Duration;
 /// `250ms`, `10s`, `2m`; a bare number is seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let (digits, unit) = split(text);
-    let value: f64 = digits.parse().map_err(|_| format!("{text:?} is not a time such as 500ms, 10s or 2m"))?;
+    let value: f64 = digits
+        .parse()
+        .map_err(|_| format!("{text:?} is not a time such as 500ms, 10s or 2m"))?;
     let scale = match unit {
         "us" => 1e-6,
         "ms" => 1e-3,
@@ -20,18 +22,24 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 /// `1024`, `4k` or `4KiB`, `1M` or `1MiB` (powers of two).
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let (digits, unit) = split(text);
-    let value: usize = digits.parse().map_err(|_| format!("{text:?} is not a size such as 1024, 4k or 1MiB"))?;
+    let value: usize = digits
+        .parse()
+        .map_err(|_| format!("{text:?} is not a size such as 1024, 4k or 1MiB"))?;
     let scale = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 1,
         "k" | "kib" => 1 << 10,
         "m" | "mib" => 1 << 20,
         _ => return Err(format!("{unit:?} is not a unit of size: k, KiB, M or MiB")),
     };
-    value.checked_mul(scale).ok_or_else(|| format!("{text} is too large"))
+    value
+        .checked_mul(scale)
+        .ok_or_else(|| format!("{text} is too large"))
 }
 
 fn split(text: &str) -> (&str, &str) {
-    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let at = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
     (&text[..at], text[at..].trim())
 }
 

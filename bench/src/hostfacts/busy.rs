@@ -20,15 +20,29 @@ impl BusyMark {
 
     fn idle_until(&self, later: BusyMark) -> f64 {
         let total = later.total.saturating_sub(self.total);
-        if total == 0 { 0.0 } else { later.idle.saturating_sub(self.idle) as f64 / total as f64 }
+        if total == 0 {
+            0.0
+        } else {
+            later.idle.saturating_sub(self.idle) as f64 / total as f64
+        }
     }
 }
 
 fn parse(stat: &str) -> BusyMark {
-    let Some(line) = stat.lines().find(|line| line.starts_with("cpu ")) else { return BusyMark::default() };
-    let ticks: Vec<u64> = line.split_ascii_whitespace().skip(1).take(8).filter_map(|t| t.parse().ok()).collect();
+    let Some(line) = stat.lines().find(|line| line.starts_with("cpu ")) else {
+        return BusyMark::default();
+    };
+    let ticks: Vec<u64> = line
+        .split_ascii_whitespace()
+        .skip(1)
+        .take(8)
+        .filter_map(|t| t.parse().ok())
+        .collect();
     // user nice system idle iowait irq softirq steal: waiting for the disk leaves the core free.
-    BusyMark { idle: ticks.get(3).unwrap_or(&0) + ticks.get(4).unwrap_or(&0), total: ticks.iter().sum() }
+    BusyMark {
+        idle: ticks.get(3).unwrap_or(&0) + ticks.get(4).unwrap_or(&0),
+        total: ticks.iter().sum(),
+    }
 }
 
 #[cfg(test)]

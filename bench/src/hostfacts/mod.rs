@@ -50,18 +50,28 @@ pub fn gather(data: Option<&Path>) -> HostFacts {
     std::thread::sleep(std::time::Duration::from_millis(500));
     HostFacts {
         version: env!("CARGO_PKG_VERSION"),
-        build: if cfg!(debug_assertions) { "debug" } else { "release" },
+        build: if cfg!(debug_assertions) {
+            "debug"
+        } else {
+            "release"
+        },
         at_unix_s: crate::sys::unix_us() / 1_000_000,
         cpu: field(&cpuinfo, "model name"),
         cores: crate::sys::usable_cores().unwrap_or_default(),
-        virtual_machine: field(&cpuinfo, "flags").split(' ').any(|flag| flag == "hypervisor"),
+        virtual_machine: field(&cpuinfo, "flags")
+            .split(' ')
+            .any(|flag| flag == "hypervisor"),
         kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
         memory_bytes: field(&read("/proc/meminfo"), "MemTotal")
             .split(' ')
             .next()
             .and_then(|kb| kb.parse::<u64>().ok())
             .map_or(0, |kb| kb * 1024),
-        load_average: read("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" "),
+        load_average: read("/proc/loadavg")
+            .split(' ')
+            .take(3)
+            .collect::<Vec<_>>()
+            .join(" "),
         idle_before: mark.idle_since(),
         storage: data.and_then(storage),
     }
@@ -78,11 +88,20 @@ impl HostFacts {
             out.push("one core only: load and server share it".to_owned());
         }
         if self.idle_before < 0.9 {
-            out.push(format!("busy machine: {:.0} % idle before the bench", self.idle_before * 100.0));
+            out.push(format!(
+                "busy machine: {:.0} % idle before the bench",
+                self.idle_before * 100.0
+            ));
         }
         if let Some(storage) = &self.storage {
-            if matches!(storage.file_system.as_str(), "tmpfs" | "ramfs" | "overlay" | "fuse" | "nfs" | "nfs4" | "virtiofs") {
-                out.push(format!("the data is on {}: syncs do not reach a disk as they would", storage.file_system));
+            if matches!(
+                storage.file_system.as_str(),
+                "tmpfs" | "ramfs" | "overlay" | "fuse" | "nfs" | "nfs4" | "virtiofs"
+            ) {
+                out.push(format!(
+                    "the data is on {}: syncs do not reach a disk as they would",
+                    storage.file_system
+                ));
             }
             if !storage.direct_io {
                 out.push("no direct I/O on this file system".to_owned());

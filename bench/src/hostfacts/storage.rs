@@ -34,7 +34,9 @@ pub fn storage(dir: &Path) -> Option<Storage> {
     let dev = fs::metadata(dir).ok()?.dev();
     let number = format!("{}:{}", libc::major(dev), libc::minor(dev));
     let mounts = super::read("/proc/self/mountinfo");
-    let mount = mounts.lines().rfind(|line| line.split(' ').nth(2) == Some(&number))?;
+    let mount = mounts
+        .lines()
+        .rfind(|line| line.split(' ').nth(2) == Some(&number))?;
     let (before, after) = mount.split_once(" - ")?;
     let mut after = after.split(' ');
     let queue = queue_dir(&number);
@@ -46,7 +48,11 @@ pub fn storage(dir: &Path) -> Option<Storage> {
         write_cache: knob("write_cache"),
         fua: knob("fua") == "1",
         scheduler: knob("scheduler"),
-        sectors: format!("{}/{}", knob("logical_block_size"), knob("physical_block_size")),
+        sectors: format!(
+            "{}/{}",
+            knob("logical_block_size"),
+            knob("physical_block_size")
+        ),
         rotational: knob("rotational") == "1",
         direct_io: direct_io_works(dir),
     })
@@ -56,14 +62,22 @@ pub fn storage(dir: &Path) -> Option<Storage> {
 fn queue_dir(number: &str) -> std::path::PathBuf {
     let device = Path::new("/sys/dev/block").join(number);
     let own = device.join("queue");
-    if own.is_dir() { own } else { device.join("../queue") }
+    if own.is_dir() {
+        own
+    } else {
+        device.join("../queue")
+    }
 }
 
 /// Whether a file in the directory opens with O_DIRECT.
 pub fn direct_io_works(dir: &Path) -> bool {
     let path = dir.join(format!(".direct-io-{}", std::process::id()));
-    let opened =
-        fs::OpenOptions::new().write(true).create_new(true).custom_flags(libc::O_DIRECT).open(&path).is_ok();
+    let opened = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(&path)
+        .is_ok();
     let _ = fs::remove_file(&path);
     opened
 }

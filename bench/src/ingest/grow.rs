@@ -21,7 +21,12 @@ const DRAIN_STALL: Duration = Duration::from_secs(30);
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Grows the store for `seconds` of full load; the result is the number of slot files.
-pub fn grow(plan: &NodePlan, load_core: usize, body_bytes: usize, seconds: f64) -> anyhow::Result<usize> {
+pub fn grow(
+    plan: &NodePlan,
+    load_core: usize,
+    body_bytes: usize,
+    seconds: f64,
+) -> anyhow::Result<usize> {
     let mut held = plan.clone();
     held.sink = SinkPlan::Paused;
     let node = held.start(READY_PATIENCE)?;
@@ -39,18 +44,31 @@ pub fn fill(node: &Node, load_core: usize, body_bytes: usize, seconds: f64) -> a
     plan.stop = Stop::After(Duration::from_secs_f64(seconds));
     let result = load::run(&plan, &mut NoProbe)?;
     if result.acked.is_empty() || result.not_acked() > 0 {
-        bail!("filling the store: {} acked, {:?}", result.acked.len(), result.outcomes);
+        bail!(
+            "filling the store: {} acked, {:?}",
+            result.acked.len(),
+            result.outcomes
+        );
     }
     Ok(result.acked.len())
 }
 
 /// Offers exactly so many hooks.
-pub fn fill_count(node: &Node, load_core: usize, body_bytes: usize, hooks: u64) -> anyhow::Result<()> {
+pub fn fill_count(
+    node: &Node,
+    load_core: usize,
+    body_bytes: usize,
+    hooks: u64,
+) -> anyhow::Result<()> {
     let mut plan = filling(node, load_core, body_bytes);
     plan.stop = Stop::Count(hooks);
     let result = load::run(&plan, &mut NoProbe)?;
     if result.acked.len() != hooks {
-        bail!("filling the store: {} of {hooks} acked, {:?}", result.acked.len(), result.outcomes);
+        bail!(
+            "filling the store: {} of {hooks} acked, {:?}",
+            result.acked.len(),
+            result.outcomes
+        );
     }
     Ok(())
 }
@@ -83,7 +101,10 @@ pub fn await_distinct(sink: &Sink, hooks: u64) -> anyhow::Result<()> {
         if now != last.0 {
             last = (now, Instant::now());
         } else if last.1.elapsed() > DRAIN_STALL {
-            bail!("deliveries stopped at {now} of {hooks} ({} wrong)", sink.wrong());
+            bail!(
+                "deliveries stopped at {now} of {hooks} ({} wrong)",
+                sink.wrong()
+            );
         }
     }
     Ok(())
@@ -99,6 +120,9 @@ fn stop(node: Node) -> anyhow::Result<()> {
 /// Segment files in a shard's directory.
 pub fn slot_files(shard_dir: &Path) -> usize {
     std::fs::read_dir(shard_dir).map_or(0, |entries| {
-        entries.flatten().filter(|e| e.path().extension().is_some_and(|x| x == "wal")).count()
+        entries
+            .flatten()
+            .filter(|e| e.path().extension().is_some_and(|x| x == "wal"))
+            .count()
     })
 }

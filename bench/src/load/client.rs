@@ -11,48 +11,12 @@ use std::time::{Duration, Instant};
 use super::connection::{Connection, InFlight, Input, Where};
 use super::ledger::{Entry, Ledger};
 use super::plan::{LoadPlan, Pace, Stop};
+use super::probe::{LoadError, Probe};
 use super::request::RequestFactory;
 use super::response::{json_text, json_true};
 use super::schedule::Schedule;
 use super::tally::LoadResult;
 use crate::sys::{self, Epoll, Interest};
-
-/// Told when the measured window opens and closes, on the load thread: keep it short.
-pub trait Probe {
-    /// The warm-up is over.
-    fn window_opens(&mut self) {}
-    /// The window is over; answers to its last requests may still come.
-    fn window_closes(&mut self) {}
-}
-
-/// A probe that does nothing.
-pub struct NoProbe;
-
-impl Probe for NoProbe {}
-
-/// Why a run could not be made.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// The plan is not one.
-    #[error("bad load plan: {0}")]
-    Plan(String),
-    /// The target does not take connections.
-    #[error("cannot connect to {target}: {source}")]
-    Connect {
-        /// The address tried.
-        target: std::net::SocketAddr,
-        /// The system's answer.
-        source: io::Error,
-    },
-    /// The ledger or the poller failed.
-    #[error("{what}: {source}")]
-    Io {
-        /// What was being done.
-        what: &'static str,
-        /// The system's answer.
-        source: io::Error,
-    },
-}
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const SWEEP_EVERY: Duration = Duration::from_millis(250);
@@ -63,7 +27,10 @@ const GRACE_MAX: Duration = Duration::from_secs(10);
 pub fn run(plan: &LoadPlan, probe: &mut dyn Probe) -> Result<LoadResult, LoadError> {
     plan.validate().map_err(LoadError::Plan)?;
     if let Some(core) = plan.core {
-        sys::pin_to_core(core).map_err(|source| LoadError::Io { what: "pinning the load thread", source })?;
+        sys::pin_to_core(core).map_err(|source| LoadError::Io {
+            what: "pinning the load thread",
+            source,
+        })?;
     }
     sys::precise_timers();
     let mut client = Client::new(plan)?;
@@ -97,16 +64,20 @@ struct Client<'p> {
 impl<'p> Client<'p> {
     fn new(plan: &'p LoadPlan) -> Result<Client<'p>, LoadError> {
         let ledger = match &plan.ledger {
-            Some(path) => {
-                Some(Ledger::create(path).map_err(|source| LoadError::Io { what: "creating the ledger", source })?)
-            }
+            Some(path) => Some(Ledger::create(path).map_err(|source| LoadError::Io {
+                what: "creating the ledger",
+                source,
+            })?),
             None => None,
         };
         let now = Instant::now();
         Ok(Client {
             plan,
             factory: RequestFactory::new(plan, ledger.is_some()).map_err(LoadError::Plan)?,
-            epoll: Epoll::new(512).map_err(|source| LoadError::Io { what: "creating the poller", source })?,
+            epoll: Epoll::new(512).map_err(|source| LoadError::Io {
+                what: "creating the poller",
+                source,
+            })?,
             connections: (0..plan.connections).map(|_| Connection::new()).collect(),
             idle: VecDeque::with_capacity(plan.connections),
             in_flight_count: 0,
@@ -129,7 +100,10 @@ impl<'p> Client<'p> {
 
     fn connect_all(&mut self) -> Result<(), LoadError> {
         for index in 0..self.connections.len() {
-            self.open(index).map_err(|source| LoadError::Connect { target: self.plan.target, source })?;
+            self.open(index).map_err(|source| LoadError::Connect {
+                target: self.plan.target,
+                source,
+            })?;
         }
         Ok(())
     }
@@ -180,11 +154,16 @@ impl<'p> Client<'p> {
                 }
                 break;
             }
-            let timeout = self.sleep_until(opened, closed, next_sweep).saturating_duration_since(Instant::now());
+            let timeout = self
+                .sleep_until(opened, closed, next_sweep)
+                .saturating_duration_since(Instant::now());
             let count = self
                 .epoll
                 .wait(Some(timeout))
-                .map_err(|source| LoadError::Io { what: "waiting for input", source })?;
+                .map_err(|source| LoadError::Io {
+                    what: "waiting for input",
+                    source,
+                })?;
             for at in 0..count {
                 let ready = self.epoll.ready(at);
                 let index = ready.token as usize;
@@ -207,7 +186,8 @@ impl<'p> Client<'p> {
         } else if !closed && let Some(end) = self.window_to {
             until = until.min(end);
         }
-        if self.schedule.is_some() && !self.idle.is_empty() && !self.sending_is_over(self.next_due) {
+        if self.schedule.is_some() && !self.idle.is_empty() && !self.sending_is_over(self.next_due)
+        {
             until = until.min(self.next_due);
         }
         until
@@ -237,19 +217,28 @@ impl<'p> Client<'p> {
             self.tally.cut_short = true;
             return true;
         }
-        let next = if self.schedule.is_some() { self.next_due } else { now };
+        let next = if self.schedule.is_some() {
+            self.next_due
+        } else {
+            now
+        };
         if !self.sending_is_over(next) {
             return false;
         }
         let end = self.window_to.unwrap_or(now);
         self.in_flight_count == 0 && (now >= end || self.stopped)
-            || now.saturating_duration_since(end) > self.plan.timeout.min(GRACE_MAX) && self.window_to.is_some()
+            || now.saturating_duration_since(end) > self.plan.timeout.min(GRACE_MAX)
+                && self.window_to.is_some()
     }
 
     /// Sends what is due, as far as there are idle connections.
     fn pump(&mut self, now: Instant) {
         while let Some(&index) = self.idle.front() {
-            let intended = if self.schedule.is_some() { self.next_due } else { now };
+            let intended = if self.schedule.is_some() {
+                self.next_due
+            } else {
+                now
+            };
             if intended > now || self.sending_is_over(intended) {
                 return;
             }
@@ -269,16 +258,29 @@ impl<'p> Client<'p> {
             self.measured_sent += 1;
             self.tally.sent += 1;
         }
-        let sent_unix_us = if self.ledger.is_some() { sys::unix_us() } else { 0 };
+        let sent_unix_us = if self.ledger.is_some() {
+            sys::unix_us()
+        } else {
+            0
+        };
         let request = self.factory.make(seq, || sys::unix_us() / 1_000_000);
         let connection = &mut self.connections[index];
-        connection.in_flight =
-            Some(InFlight { seq, intended, sent: now, sent_unix_us, sha256: request.sha256, measured });
+        connection.in_flight = Some(InFlight {
+            seq,
+            intended,
+            sent: now,
+            sent_unix_us,
+            sha256: request.sha256,
+            measured,
+        });
         self.in_flight_count += 1;
         let sent = connection.send(request.bytes);
         let failed = match sent {
             Ok(()) if connection.is_sending() => match &connection.stream {
-                Some(stream) => self.epoll.modify(stream, index as u64, Interest::ReadWrite).is_err(),
+                Some(stream) => self
+                    .epoll
+                    .modify(stream, index as u64, Interest::ReadWrite)
+                    .is_err(),
                 None => true,
             },
             Ok(()) => false,
@@ -300,7 +302,10 @@ impl<'p> Client<'p> {
                 Some(stream) => self
                     .epoll
                     .modify(stream, index as u64, Interest::Read)
-                    .map_err(|source| LoadError::Io { what: "changing the poller", source }),
+                    .map_err(|source| LoadError::Io {
+                        what: "changing the poller",
+                        source,
+                    }),
                 None => Ok(()),
             },
             Err(_) => self.lost(index, "reset"),
@@ -310,7 +315,11 @@ impl<'p> Client<'p> {
     fn on_readable(&mut self, index: usize, scratch: &mut [u8]) -> Result<(), LoadError> {
         match self.connections[index].read(scratch) {
             Input::Waiting => {
-                if self.connections[index].is_sending() { self.on_writable(index) } else { Ok(()) }
+                if self.connections[index].is_sending() {
+                    self.on_writable(index)
+                } else {
+                    Ok(())
+                }
             }
             Input::Lost(word) => self.lost(index, word),
             Input::Answer(answer, place) => {
@@ -318,7 +327,11 @@ impl<'p> Client<'p> {
                 // so the connection cannot be used again.
                 let reopen = answer.close || self.connections[index].is_sending();
                 let own = self.connections[index].take_input();
-                let bytes = if matches!(place, Where::Scratch) { &scratch[..] } else { &own[..] };
+                let bytes = if matches!(place, Where::Scratch) {
+                    &scratch[..]
+                } else {
+                    &own[..]
+                };
                 let body = &bytes[answer.body.clone()];
                 let now = Instant::now();
                 let result = self.settle(index, now, answer.status, body);
@@ -336,21 +349,44 @@ impl<'p> Client<'p> {
     }
 
     /// Records the end of the request in flight.
-    fn settle(&mut self, index: usize, now: Instant, status: u16, body: &[u8]) -> Result<(), LoadError> {
+    fn settle(
+        &mut self,
+        index: usize,
+        now: Instant,
+        status: u16,
+        body: &[u8],
+    ) -> Result<(), LoadError> {
         let is_ack = (200..300).contains(&status);
         let word = if status == 201 && !json_true(body, "duplicate") {
             ""
         } else if is_ack {
-            if json_true(body, "duplicate") { "duplicate" } else { json_text(body, "status").unwrap_or("") }
+            if json_true(body, "duplicate") {
+                "duplicate"
+            } else {
+                json_text(body, "status").unwrap_or("")
+            }
         } else {
             json_text(body, "error").unwrap_or("")
         };
-        let id = if self.ledger.is_some() { json_text(body, "id").unwrap_or("") } else { "" };
+        let id = if self.ledger.is_some() {
+            json_text(body, "id").unwrap_or("")
+        } else {
+            ""
+        };
         self.end(index, now, status, word, id)
     }
 
-    fn end(&mut self, index: usize, now: Instant, status: u16, word: &str, id: &str) -> Result<(), LoadError> {
-        let Some(request) = self.connections[index].in_flight.take() else { return Ok(()) };
+    fn end(
+        &mut self,
+        index: usize,
+        now: Instant,
+        status: u16,
+        word: &str,
+        id: &str,
+    ) -> Result<(), LoadError> {
+        let Some(request) = self.connections[index].in_flight.take() else {
+            return Ok(());
+        };
         self.in_flight_count -= 1;
         let latency = now.saturating_duration_since(request.intended);
         if request.measured {
@@ -359,7 +395,10 @@ impl<'p> Client<'p> {
                 self.tally.latency(status, latency);
             }
         }
-        if (200..300).contains(&status) && now >= self.window_from && self.window_to.is_none_or(|end| now < end) {
+        if (200..300).contains(&status)
+            && now >= self.window_from
+            && self.window_to.is_none_or(|end| now < end)
+        {
             self.tally.acked_at(now - self.window_from);
         }
         if let Some(ledger) = &mut self.ledger {
@@ -373,7 +412,10 @@ impl<'p> Client<'p> {
                     sent_unix_us: request.sent_unix_us,
                     latency_us: latency.as_micros() as u64,
                 })
-                .map_err(|source| LoadError::Io { what: "writing the ledger", source })?;
+                .map_err(|source| LoadError::Io {
+                    what: "writing the ledger",
+                    source,
+                })?;
         }
         Ok(())
     }
@@ -405,7 +447,12 @@ impl<'p> Client<'p> {
 
     /// Gives up requests past their timeout, opens lost connections, flushes the ledger.
     fn sweep(&mut self, now: Instant) -> Result<(), LoadError> {
-        if self.plan.stop_flag.as_ref().is_some_and(|flag| flag.load(std::sync::atomic::Ordering::Relaxed)) {
+        if self
+            .plan
+            .stop_flag
+            .as_ref()
+            .is_some_and(|flag| flag.load(std::sync::atomic::Ordering::Relaxed))
+        {
             self.stopped = true;
         }
         for index in 0..self.connections.len() {
@@ -419,14 +466,18 @@ impl<'p> Client<'p> {
                 self.reopen(index, now);
             } else if connection.retry_at.is_some_and(|at| now >= at) {
                 if self.open(index).is_err() {
-                    self.connections[index].retry_at = self.plan.reconnect_after.map(|wait| now + wait);
+                    self.connections[index].retry_at =
+                        self.plan.reconnect_after.map(|wait| now + wait);
                 } else {
                     self.tally.reopened += 1;
                 }
             }
         }
         if let Some(ledger) = &mut self.ledger {
-            ledger.flush().map_err(|source| LoadError::Io { what: "writing the ledger", source })?;
+            ledger.flush().map_err(|source| LoadError::Io {
+                what: "writing the ledger",
+                source,
+            })?;
         }
         Ok(())
     }
@@ -437,7 +488,9 @@ impl<'p> Client<'p> {
         for index in 0..self.connections.len() {
             self.end(index, now, 0, "no_answer", "")?;
         }
-        if let (Some(schedule), Some(end), Stop::After(_)) = (&self.schedule, self.window_to, self.plan.stop) {
+        if let (Some(schedule), Some(end), Stop::After(_)) =
+            (&self.schedule, self.window_to, self.plan.stop)
+        {
             let mut k = self.next_seq;
             while self.start + schedule.due(k) < end {
                 let due = self.start + schedule.due(k);
@@ -449,7 +502,10 @@ impl<'p> Client<'p> {
             }
         }
         if let Some(ledger) = &mut self.ledger {
-            ledger.flush().map_err(|source| LoadError::Io { what: "writing the ledger", source })?;
+            ledger.flush().map_err(|source| LoadError::Io {
+                what: "writing the ledger",
+                source,
+            })?;
         }
         Ok(())
     }

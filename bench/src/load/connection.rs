@@ -52,7 +52,14 @@ pub(super) enum Where {
 
 impl Connection {
     pub(super) fn new() -> Connection {
-        Connection { stream: None, in_flight: None, retry_at: None, rest: Vec::new(), rest_at: 0, input: Vec::new() }
+        Connection {
+            stream: None,
+            in_flight: None,
+            retry_at: None,
+            rest: Vec::new(),
+            rest_at: 0,
+            input: Vec::new(),
+        }
     }
 
     /// Opens the socket; the kernel answers at once on loopback, and within `timeout` elsewhere.
@@ -81,7 +88,9 @@ impl Connection {
 
     /// Sends what the socket takes; the rest is kept for [`Connection::send_rest`].
     pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let Some(mut stream) = self.stream.as_ref() else { return Err(io::ErrorKind::NotConnected.into()) };
+        let Some(mut stream) = self.stream.as_ref() else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
         let taken = match stream.write(bytes) {
             Ok(n) => n,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => 0,
@@ -97,7 +106,9 @@ impl Connection {
 
     /// Goes on sending; true when all is sent.
     pub(super) fn send_rest(&mut self) -> io::Result<bool> {
-        let Some(mut stream) = self.stream.as_ref() else { return Err(io::ErrorKind::NotConnected.into()) };
+        let Some(mut stream) = self.stream.as_ref() else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
         while self.rest_at < self.rest.len() {
             match stream.write(&self.rest[self.rest_at..]) {
                 Ok(n) => self.rest_at += n,
@@ -112,11 +123,20 @@ impl Connection {
 
     /// One read. A whole answer takes no copy; a partial one is gathered in the connection.
     pub(super) fn read(&mut self, scratch: &mut [u8]) -> Input {
-        let Some(mut stream) = self.stream.as_ref() else { return Input::Lost("not_connected") };
+        let Some(mut stream) = self.stream.as_ref() else {
+            return Input::Lost("not_connected");
+        };
         let n = match stream.read(scratch) {
             Ok(0) => return Input::Lost("closed"),
             Ok(n) => n,
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => return Input::Waiting,
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) =>
+            {
+                return Input::Waiting;
+            }
             Err(_) => return Input::Lost("reset"),
         };
         if self.in_flight.is_none() {
@@ -129,7 +149,9 @@ impl Connection {
             (&self.input[..], Where::Own)
         };
         match response::parse(bytes) {
-            Ok(Framing::Whole(answer)) if answer.body.end < bytes.len() => Input::Lost("unsolicited"),
+            Ok(Framing::Whole(answer)) if answer.body.end < bytes.len() => {
+                Input::Lost("unsolicited")
+            }
             Ok(Framing::Whole(answer)) => Input::Answer(answer, place),
             Ok(Framing::Partial) => {
                 if matches!(place, Where::Scratch) {

@@ -31,7 +31,10 @@ impl Ledger {
     pub(super) fn create(path: &Path) -> io::Result<Ledger> {
         let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
         out.write_all(b"seq,id,sha256,status,word,sent_unix_us,latency_us\n")?;
-        Ok(Ledger { out, line: Vec::with_capacity(256) })
+        Ok(Ledger {
+            out,
+            line: Vec::with_capacity(256),
+        })
     }
 
     pub(super) fn write(&mut self, entry: &Entry<'_>) -> io::Result<()> {
@@ -40,7 +43,11 @@ impl Ledger {
         if let Some(digest) = entry.sha256 {
             super::sign::append_hex(&mut self.line, &digest);
         }
-        writeln!(self.line, ",{},{},{},{}", entry.status, entry.word, entry.sent_unix_us, entry.latency_us)?;
+        writeln!(
+            self.line,
+            ",{},{},{},{}",
+            entry.status, entry.word, entry.sent_unix_us, entry.latency_us
+        )?;
         self.out.write_all(&self.line)
     }
 

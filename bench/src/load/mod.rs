@@ -11,16 +11,21 @@ mod client;
 mod connection;
 mod ledger;
 mod plan;
+mod probe;
 mod request;
 mod response;
 mod schedule;
 mod sign;
 mod tally;
 
-pub use client::{LoadError, NoProbe, Probe, run};
+#[cfg(test)]
+mod tests;
+
+pub use client::run;
 pub use plan::{BodyPlan, LoadPlan, Pace, Stop};
-pub use request::{Prepared, RequestFactory};
+pub use probe::{LoadError, NoProbe, Probe};
 pub(crate) use request::sha256;
+pub use request::{Prepared, RequestFactory};
 pub use response::{Answer, Framing, ResponseError, parse};
 pub use schedule::Schedule;
 pub use sign::{Scheme, Signer};

@@ -103,7 +103,10 @@ impl LoadPlan {
     /// Says what is wrong with the plan, if anything is.
     pub fn validate(&self) -> Result<(), String> {
         if self.connections == 0 || self.connections > 60_000 {
-            return Err(format!("connections must be 1 to 60000, not {}", self.connections));
+            return Err(format!(
+                "connections must be 1 to 60000, not {}",
+                self.connections
+            ));
         }
         if self.body.sizes.is_empty() {
             return Err("at least one body size is needed".to_owned());
@@ -111,16 +114,27 @@ impl LoadPlan {
         if let Pace::Open { rate, .. } = self.pace
             && !(rate.is_finite() && rate > 0.0 && rate <= 5_000_000.0)
         {
-            return Err(format!("the rate must be above 0 and at most 5000000, not {rate}"));
+            return Err(format!(
+                "the rate must be above 0 and at most 5000000, not {rate}"
+            ));
         }
         if !self.path.starts_with('/') || self.path.bytes().any(|b| b <= b' ' || b == 0x7f) {
-            return Err(format!("the path must start with / and hold no blanks: {:?}", self.path));
+            return Err(format!(
+                "the path must start with / and hold no blanks: {:?}",
+                self.path
+            ));
         }
-        let bad = |text: &str| text.is_empty() || text.bytes().any(|b| b == b'\r' || b == b'\n' || b == 0);
+        let bad = |text: &str| {
+            text.is_empty() || text.bytes().any(|b| b == b'\r' || b == b'\n' || b == 0)
+        };
         if self.key_header.as_deref().is_some_and(bad) {
             return Err("the key header's name is not a header name".to_owned());
         }
-        if let Some((name, _)) = self.headers.iter().find(|(name, value)| bad(name) || bad(value)) {
+        if let Some((name, _)) = self
+            .headers
+            .iter()
+            .find(|(name, value)| bad(name) || bad(value))
+        {
             return Err(format!("header {name:?} is empty or holds a line end"));
         }
         Ok(())

@@ -51,8 +51,18 @@ impl RequestFactory {
             Some((scheme, secret)) => Some(Signer::new(*scheme, secret)?),
             None => None,
         };
-        let templates = plan.body.sizes.iter().map(|size| Template::new(plan, *size)).collect();
-        Ok(RequestFactory { templates, signer, digests, signed: Vec::new() })
+        let templates = plan
+            .body
+            .sizes
+            .iter()
+            .map(|size| Template::new(plan, *size))
+            .collect();
+        Ok(RequestFactory {
+            templates,
+            signer,
+            digests,
+            signed: Vec::new(),
+        })
     }
 
     /// Request `seq`, valid until the next call. `unix_s` is read for signatures only.
@@ -63,17 +73,24 @@ impl RequestFactory {
         let body = &template.bytes[template.body_at..];
         let sha256 = self.digests.then(|| sha256(body));
         let Some(signer) = &self.signer else {
-            return Prepared { bytes: &template.bytes, sha256 };
+            return Prepared {
+                bytes: &template.bytes,
+                sha256,
+            };
         };
         self.signed.clear();
-        self.signed.extend_from_slice(&template.bytes[..template.body_at - 2]);
+        self.signed
+            .extend_from_slice(&template.bytes[..template.body_at - 2]);
         let mut id = [0u8; 20];
         id[..4].copy_from_slice(b"msg_");
         write_hex(&mut id[4..], seq);
         signer.append_headers(&mut self.signed, &id, unix_s(), body);
         self.signed.extend_from_slice(b"\r\n");
         self.signed.extend_from_slice(body);
-        Prepared { bytes: &self.signed, sha256 }
+        Prepared {
+            bytes: &self.signed,
+            sha256,
+        }
     }
 }
 
@@ -96,7 +113,12 @@ impl Template {
         let mut bytes = head.into_bytes();
         let body_at = bytes.len();
         let body_id_at = append_body(&mut bytes, plan.run, body_bytes).map(|at| body_at + at);
-        Template { bytes, body_at, body_id_at, key_at }
+        Template {
+            bytes,
+            body_at,
+            body_id_at,
+            key_at,
+        }
     }
 
     fn patch(&mut self, seq: u64) {
@@ -158,7 +180,10 @@ mod tests {
 
     fn split(bytes: &[u8]) -> (String, Vec<u8>) {
         let at = bytes.windows(4).position(|w| w == b"\r\n\r\n").unwrap();
-        (String::from_utf8(bytes[..at + 2].to_vec()).unwrap(), bytes[at + 4..].to_vec())
+        (
+            String::from_utf8(bytes[..at + 2].to_vec()).unwrap(),
+            bytes[at + 4..].to_vec(),
+        )
     }
 
     #[test]

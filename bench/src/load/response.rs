@@ -48,7 +48,9 @@ pub fn parse(bytes: &[u8]) -> Result<Framing, ResponseError> {
     let mut close = response.version == Some(0);
     for header in response.headers.iter() {
         if header.name.eq_ignore_ascii_case("content-length") {
-            length = std::str::from_utf8(header.value).ok().and_then(|v| v.trim().parse::<usize>().ok());
+            length = std::str::from_utf8(header.value)
+                .ok()
+                .and_then(|v| v.trim().parse::<usize>().ok());
             if length.is_none() {
                 return Err(ResponseError::NoLength);
             }
@@ -61,11 +63,17 @@ pub fn parse(bytes: &[u8]) -> Result<Framing, ResponseError> {
         None if status == 204 || status == 304 => 0,
         None => return Err(ResponseError::NoLength),
     };
-    let end = head_bytes.checked_add(length).ok_or(ResponseError::NoLength)?;
+    let end = head_bytes
+        .checked_add(length)
+        .ok_or(ResponseError::NoLength)?;
     if bytes.len() < end {
         return Ok(Framing::Partial);
     }
-    Ok(Framing::Whole(Answer { status, body: head_bytes..end, close }))
+    Ok(Framing::Whole(Answer {
+        status,
+        body: head_bytes..end,
+        close,
+    }))
 }
 
 /// The text value of a key in a small flat JSON body; no escapes, which ids and error words do
@@ -106,20 +114,33 @@ mod tests {
         for n in 0..OK.len() {
             assert_eq!(parse(&OK[..n]), Ok(Framing::Partial), "{n} bytes");
         }
-        let Framing::Whole(answer) = parse(OK).unwrap() else { unreachable!() };
-        assert_eq!((answer.status, &OK[answer.body], answer.close), (201, &b"{\"a\""[..], false));
+        let Framing::Whole(answer) = parse(OK).unwrap() else {
+            unreachable!()
+        };
+        assert_eq!(
+            (answer.status, &OK[answer.body], answer.close),
+            (201, &b"{\"a\""[..], false)
+        );
     }
 
     #[test]
     fn an_answer_without_a_length_is_refused() {
-        assert_eq!(parse(b"HTTP/1.1 200 OK\r\n\r\n"), Err(ResponseError::NoLength));
-        assert_eq!(parse(b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"), Err(ResponseError::NoLength));
+        assert_eq!(
+            parse(b"HTTP/1.1 200 OK\r\n\r\n"),
+            Err(ResponseError::NoLength)
+        );
+        assert_eq!(
+            parse(b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n"),
+            Err(ResponseError::NoLength)
+        );
         assert_eq!(parse(b"SSH-2.0-OpenSSH\r\n"), Err(ResponseError::Malformed));
     }
 
     #[test]
     fn connection_close_is_seen() {
-        let Framing::Whole(answer) = parse(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").unwrap()
+        let Framing::Whole(answer) =
+            parse(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+                .unwrap()
         else {
             unreachable!()
         };

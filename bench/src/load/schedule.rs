@@ -15,7 +15,10 @@ pub struct Schedule {
 impl Schedule {
     /// `rate` requests per second after a ramp of `ramp`.
     pub fn new(rate: f64, ramp: Duration) -> Schedule {
-        Schedule { rate, ramp_s: ramp.as_secs_f64() }
+        Schedule {
+            rate,
+            ramp_s: ramp.as_secs_f64(),
+        }
     }
 
     /// The moment of request `k` (from 0), counted from the start.

@@ -31,14 +31,19 @@ impl Signer {
         let bytes = match scheme {
             Scheme::StandardWebhooks => {
                 let encoded = secret.strip_prefix("whsec_").unwrap_or(secret);
-                STANDARD.decode(encoded).map_err(|e| format!("the secret is not whsec_<base64>: {e}"))?
+                STANDARD
+                    .decode(encoded)
+                    .map_err(|e| format!("the secret is not whsec_<base64>: {e}"))?
             }
             Scheme::Stripe | Scheme::Github => secret.as_bytes().to_vec(),
         };
         if bytes.is_empty() {
             return Err("the secret is empty".to_owned());
         }
-        Ok(Signer { scheme, key: hmac::Key::new(hmac::HMAC_SHA256, &bytes) })
+        Ok(Signer {
+            scheme,
+            key: hmac::Key::new(hmac::HMAC_SHA256, &bytes),
+        })
     }
 
     /// Appends the signature's header lines for `body`, message id `id`, at `unix_s`.
@@ -94,7 +99,12 @@ mod tests {
 
     fn headers(scheme: Scheme, secret: &str, body: &[u8]) -> String {
         let mut out = Vec::new();
-        Signer::new(scheme, secret).unwrap().append_headers(&mut out, b"msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, body);
+        Signer::new(scheme, secret).unwrap().append_headers(
+            &mut out,
+            b"msg_p5jXN8AQM9LWM0D4loKWxJek",
+            1_614_265_330,
+            body,
+        );
         String::from_utf8(out).unwrap()
     }
 
@@ -105,12 +115,19 @@ mod tests {
             "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
             br#"{"test": 2432232314}"#,
         );
-        assert!(text.contains("webhook-signature: v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=\r\n"), "{text}");
+        assert!(
+            text.contains("webhook-signature: v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=\r\n"),
+            "{text}"
+        );
     }
 
     #[test]
     fn github_matches_its_published_example() {
-        let text = headers(Scheme::Github, "It's a Secret to Everybody", b"Hello, World!");
+        let text = headers(
+            Scheme::Github,
+            "It's a Secret to Everybody",
+            b"Hello, World!",
+        );
         assert_eq!(
             text,
             "X-Hub-Signature-256: sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17\r\n"
@@ -120,7 +137,10 @@ mod tests {
     #[test]
     fn stripe_signs_time_and_body() {
         let text = headers(Scheme::Stripe, "whsec_x", b"{}");
-        assert!(text.starts_with("Stripe-Signature: t=1614265330,v1="), "{text}");
+        assert!(
+            text.starts_with("Stripe-Signature: t=1614265330,v1="),
+            "{text}"
+        );
         assert_ne!(text, headers(Scheme::Stripe, "whsec_x", b"{ }"));
     }
 

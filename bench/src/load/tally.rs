@@ -12,8 +12,9 @@ pub const LATENCY_NS_MAX: u64 = 120_000_000_000;
 
 /// A histogram of latencies in nanoseconds, three significant digits.
 pub fn new_histogram() -> Histogram<u64> {
-    let mut histogram = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3)
-        .unwrap_or_else(|_| Histogram::new(3).unwrap_or_else(|_| unreachable!("three digits are valid")));
+    let mut histogram = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).unwrap_or_else(|_| {
+        Histogram::new(3).unwrap_or_else(|_| unreachable!("three digits are valid"))
+    });
     histogram.auto(false);
     histogram
 }
@@ -74,7 +75,11 @@ impl LoadResult {
 
     /// 2xx answers per second of the window.
     pub fn rate(&self) -> f64 {
-        if self.window.is_zero() { 0.0 } else { self.acked_in_window as f64 / self.window.as_secs_f64() }
+        if self.window.is_zero() {
+            0.0
+        } else {
+            self.acked_in_window as f64 / self.window.as_secs_f64()
+        }
     }
 
     /// A percentile of the 2xx latencies in microseconds.
@@ -84,15 +89,29 @@ impl LoadResult {
 
     /// Ends that are not a 2xx answer.
     pub fn not_acked(&self) -> u64 {
-        self.outcomes.iter().filter(|(o, _)| !(200..300).contains(&o.status)).map(|(_, n)| n).sum()
+        self.outcomes
+            .iter()
+            .filter(|(o, _)| !(200..300).contains(&o.status))
+            .map(|(_, n)| n)
+            .sum()
     }
 
     pub(super) fn count(&mut self, status: u16, word: &str) {
-        if let Some((_, n)) = self.outcomes.iter_mut().find(|(o, _)| o.status == status && o.word == word) {
+        if let Some((_, n)) = self
+            .outcomes
+            .iter_mut()
+            .find(|(o, _)| o.status == status && o.word == word)
+        {
             *n += 1;
             return;
         }
-        self.outcomes.push((Outcome { status, word: word.to_owned() }, 1));
+        self.outcomes.push((
+            Outcome {
+                status,
+                word: word.to_owned(),
+            },
+            1,
+        ));
         self.outcomes.sort();
     }
 

@@ -8,16 +8,24 @@ use hdrhistogram::Histogram;
 use plotters::prelude::*;
 
 const SIZE: (u32, u32) = (900, 540);
-const PERCENTILES: [f64; 14] =
-    [0.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 98.0, 99.0, 99.5, 99.9, 99.95, 99.99, 100.0];
+const PERCENTILES: [f64; 14] = [
+    0.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 98.0, 99.0, 99.5, 99.9, 99.95, 99.99, 100.0,
+];
 
 /// (percentile, microseconds) of a histogram of nanoseconds, up to p99.99 and the highest.
 pub fn percentile_points(histogram: &Histogram<u64>) -> Vec<(f64, f64)> {
-    PERCENTILES.iter().map(|p| (*p, histogram.value_at_quantile(p / 100.0) as f64 / 1000.0)).collect()
+    PERCENTILES
+        .iter()
+        .map(|p| (*p, histogram.value_at_quantile(p / 100.0) as f64 / 1000.0))
+        .collect()
 }
 
 /// Latency against the number of nines, both on logarithmic scales.
-pub fn latency(path: &Path, title: &str, curves: &[(String, Histogram<u64>)]) -> Result<(), String> {
+pub fn latency(
+    path: &Path,
+    title: &str,
+    curves: &[(String, Histogram<u64>)],
+) -> Result<(), String> {
     // x = 1 / (1 - quantile): 1, 10 (p90), 100 (p99), ... 10,000 (p99.99).
     let lines: Vec<(&str, Vec<(f64, f64)>)> = curves
         .iter()
@@ -26,7 +34,10 @@ pub fn latency(path: &Path, title: &str, curves: &[(String, Histogram<u64>)]) ->
             let points = (0..=80)
                 .map(|step| {
                     let x = 10f64.powf(f64::from(step) / 20.0);
-                    (x, (histogram.value_at_quantile(1.0 - 1.0 / x) as f64 / 1e6).max(1e-4))
+                    (
+                        x,
+                        (histogram.value_at_quantile(1.0 - 1.0 / x) as f64 / 1e6).max(1e-4),
+                    )
                 })
                 .collect();
             (name.as_str(), points)
@@ -44,12 +55,28 @@ pub fn latency(path: &Path, title: &str, curves: &[(String, Histogram<u64>)]) ->
 }
 
 /// Requests per second against connections.
-pub fn throughput(path: &Path, title: &str, lines: &[(String, Vec<(f64, f64)>)]) -> Result<(), String> {
+pub fn throughput(
+    path: &Path,
+    title: &str,
+    lines: &[(String, Vec<(f64, f64)>)],
+) -> Result<(), String> {
     let lines: Vec<(&str, Vec<(f64, f64)>)> = lines
         .iter()
-        .map(|(name, points)| (name.as_str(), points.iter().map(|(x, y)| (*x, y.max(1.0))).collect()))
+        .map(|(name, points)| {
+            (
+                name.as_str(),
+                points.iter().map(|(x, y)| (*x, y.max(1.0))).collect(),
+            )
+        })
         .collect();
-    draw(path, title, "connections", "requests per second", &lines, &|x| format!("{x:.0}"))
+    draw(
+        path,
+        title,
+        "connections",
+        "requests per second",
+        &lines,
+        &|x| format!("{x:.0}"),
+    )
 }
 
 fn draw(
@@ -61,7 +88,9 @@ fn draw(
     x_label: &dyn Fn(&f64) -> String,
 ) -> Result<(), String> {
     let all = || lines.iter().flat_map(|(_, points)| points.iter());
-    let bound = |pick: fn(&(f64, f64)) -> f64, over: fn(f64, f64) -> f64, start: f64| all().map(pick).fold(start, over);
+    let bound = |pick: fn(&(f64, f64)) -> f64, over: fn(f64, f64) -> f64, start: f64| {
+        all().map(pick).fold(start, over)
+    };
     let x = bound(|p| p.0, f64::min, f64::INFINITY)..bound(|p| p.0, f64::max, 1.0);
     let y = bound(|p| p.1, f64::min, f64::INFINITY) * 0.8..bound(|p| p.1, f64::max, 0.001) * 1.25;
     if !(x.start < x.end && y.start < y.end) {
@@ -87,7 +116,10 @@ fn draw(
     for (index, (name, points)) in lines.iter().enumerate() {
         let colour = Palette99::pick(index).to_rgba();
         chart
-            .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))
+            .draw_series(LineSeries::new(
+                points.iter().copied(),
+                colour.stroke_width(2),
+            ))
             .map_err(|e| error(&e))?
             .label(*name)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
@@ -116,7 +148,15 @@ mod tests {
             histogram.record(us * 1000).unwrap();
         }
         let path = dir.join("latency.svg");
-        latency(&path, "a title", &[("one".to_owned(), histogram.clone()), ("two".to_owned(), histogram)]).unwrap();
+        latency(
+            &path,
+            "a title",
+            &[
+                ("one".to_owned(), histogram.clone()),
+                ("two".to_owned(), histogram),
+            ],
+        )
+        .unwrap();
         let svg = std::fs::read_to_string(&path).unwrap();
         for part in ["<svg", "a title", "one", "two", "p99.9"] {
             assert!(svg.contains(part), "{part} is missing");

@@ -9,7 +9,13 @@ pub type Row = Vec<(&'static str, Value)>;
 
 /// A number, rounded to what can be read.
 pub fn number(value: f64) -> Value {
-    let digits = if value.abs() >= 1000.0 { 0 } else if value.abs() >= 10.0 { 2 } else { 4 };
+    let digits = if value.abs() >= 1000.0 {
+        0
+    } else if value.abs() >= 10.0 {
+        2
+    } else {
+        4
+    };
     let scale = 10f64.powi(digits);
     serde_json::Number::from_f64((value * scale).round() / scale).map_or(Value::Null, Value::Number)
 }

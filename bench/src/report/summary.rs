@@ -36,12 +36,23 @@ impl Summary {
         let mut sorted: Vec<f64> = values.iter().copied().filter(|v| !v.is_nan()).collect();
         sorted.sort_by(f64::total_cmp);
         let (Some(min), Some(max)) = (sorted.first(), sorted.last()) else {
-            return Summary { median: 0.0, min: 0.0, max: 0.0 };
+            return Summary {
+                median: 0.0,
+                min: 0.0,
+                max: 0.0,
+            };
         };
         let middle = sorted.len() / 2;
-        let median =
-            if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 };
-        Summary { median, min: *min, max: *max }
+        let median = if sorted.len() % 2 == 1 {
+            sorted[middle]
+        } else {
+            (sorted[middle - 1] + sorted[middle]) / 2.0
+        };
+        Summary {
+            median,
+            min: *min,
+            max: *max,
+        }
     }
 }
 
@@ -49,7 +60,14 @@ impl Figure {
     /// A figure from its rounds.
     pub fn new(name: impl Into<String>, unit: &'static str, rounds: &[f64]) -> Figure {
         let Summary { median, min, max } = Summary::of(rounds);
-        Figure { name: name.into(), unit, median, min, max, rounds: rounds.len() }
+        Figure {
+            name: name.into(),
+            unit,
+            median,
+            min,
+            max,
+            rounds: rounds.len(),
+        }
     }
 }
 
@@ -59,9 +77,23 @@ mod tests {
 
     #[test]
     fn median_of_odd_even_and_none() {
-        assert_eq!(Summary::of(&[3.0, 1.0, 2.0]), Summary { median: 2.0, min: 1.0, max: 3.0 });
+        assert_eq!(
+            Summary::of(&[3.0, 1.0, 2.0]),
+            Summary {
+                median: 2.0,
+                min: 1.0,
+                max: 3.0
+            }
+        );
         assert_eq!(Summary::of(&[4.0, 1.0, 2.0, 3.0]).median, 2.5);
-        assert_eq!(Summary::of(&[]), Summary { median: 0.0, min: 0.0, max: 0.0 });
+        assert_eq!(
+            Summary::of(&[]),
+            Summary {
+                median: 0.0,
+                min: 0.0,
+                max: 0.0
+            }
+        );
         assert_eq!(Summary::of(&[f64::NAN, 1.0]).median, 1.0);
     }
 }

@@ -139,7 +139,10 @@ impl Report {
             let path = dir.join(name);
             fs::write(&path, content).map_err(|source| ReportError::File { path, source })
         };
-        fs::create_dir_all(dir).map_err(|source| ReportError::File { path: dir.to_owned(), source })?;
+        fs::create_dir_all(dir).map_err(|source| ReportError::File {
+            path: dir.to_owned(),
+            source,
+        })?;
         file("report.json", &format!("{:#}\n", self.json()))?;
         if !self.rows.is_empty() {
             file("rounds.csv", &rounds_csv(&self.rows))?;
@@ -147,20 +150,34 @@ impl Report {
         if !self.curves.is_empty() {
             file("percentiles.csv", &percentiles_csv(&self.curves))?;
             let path = dir.join("latency.svg");
-            plot::latency(&path, &format!("{}: latency by percentile", self.bench), &self.curves)
-                .map_err(|message| ReportError::Plot { path, message })?;
+            plot::latency(
+                &path,
+                &format!("{}: latency by percentile", self.bench),
+                &self.curves,
+            )
+            .map_err(|message| ReportError::Plot { path, message })?;
         }
         if self.throughput.iter().any(|(_, points)| points.len() > 1) {
             let path = dir.join("throughput.svg");
-            plot::throughput(&path, &format!("{}: throughput by connections", self.bench), &self.throughput)
-                .map_err(|message| ReportError::Plot { path, message })?;
+            plot::throughput(
+                &path,
+                &format!("{}: throughput by connections", self.bench),
+                &self.throughput,
+            )
+            .map_err(|message| ReportError::Plot { path, message })?;
         }
         Ok(())
     }
 
     /// Prints host, warnings and figures.
     pub fn print_summary(&self) {
-        println!("{} on {}, {} cores, Linux {}", self.bench, self.host.cpu, self.host.cores.len(), self.host.kernel);
+        println!(
+            "{} on {}, {} cores, Linux {}",
+            self.bench,
+            self.host.cpu,
+            self.host.cores.len(),
+            self.host.kernel
+        );
         for warning in &self.warnings {
             println!("warning: {warning}");
         }
@@ -169,17 +186,36 @@ impl Report {
 }
 
 fn row_json(row: &Row) -> Value {
-    Value::Object(row.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect())
+    Value::Object(
+        row.iter()
+            .map(|(key, value)| ((*key).to_owned(), value.clone()))
+            .collect(),
+    )
 }
 
 fn table(figures: &[Figure]) -> String {
     let mut out = String::new();
-    let width = figures.iter().map(|f| f.name.len()).max().unwrap_or(0).max(8);
+    let width = figures
+        .iter()
+        .map(|f| f.name.len())
+        .max()
+        .unwrap_or(0)
+        .max(8);
     if !figures.is_empty() {
-        let _ = writeln!(out, "{:width$} {:>14} {:>14} {:>14}  unit (rounds)", "figure", "median", "least", "most");
+        let _ = writeln!(
+            out,
+            "{:width$} {:>14} {:>14} {:>14}  unit (rounds)",
+            "figure", "median", "least", "most"
+        );
     }
     for f in figures {
-        let show = |v: f64| if v.abs() >= 1000.0 { format!("{v:.0}") } else { format!("{v:.3}") };
+        let show = |v: f64| {
+            if v.abs() >= 1000.0 {
+                format!("{v:.0}")
+            } else {
+                format!("{v:.3}")
+            }
+        };
         let _ = writeln!(
             out,
             "{:width$} {:>14} {:>14} {:>14}  {} ({})",
@@ -235,7 +271,10 @@ mod tests {
 
     #[test]
     fn csv_has_every_column_and_keeps_rows_apart() {
-        let rows = vec![vec![("a", number(1.0)), ("b", text("x,y"))], vec![("a", number(2.5)), ("c", number(3.0))]];
+        let rows = vec![
+            vec![("a", number(1.0)), ("b", text("x,y"))],
+            vec![("a", number(2.5)), ("c", number(3.0))],
+        ];
         assert_eq!(rounds_csv(&rows), "a,b,c\n1.0,x;y,\n2.5,,3.0\n");
     }
 }

@@ -30,7 +30,9 @@ pub(super) fn read_head(bytes: &[u8]) -> Result<Option<Head>, ()> {
             .find(|h| h.name.eq_ignore_ascii_case(name))
             .and_then(|h| std::str::from_utf8(h.value).ok())
     };
-    let body_bytes = value("content-length").and_then(|v| v.trim().parse().ok()).ok_or(())?;
+    let body_bytes = value("content-length")
+        .and_then(|v| v.trim().parse().ok())
+        .ok_or(())?;
     Ok(Some(Head {
         bytes: head_bytes,
         body_bytes,

@@ -54,15 +54,22 @@ impl Sink {
         let counts = Arc::new(SinkCounts::default());
         let stop = Arc::new(AtomicBool::new(false));
         let mut server = Server::new(listener, Arc::clone(&counts), Arc::clone(&stop))?;
-        let thread = std::thread::Builder::new().name("sink".to_owned()).spawn(move || {
-            if let Some(core) = core {
-                let _ = sys::pin_to_core(core);
-            }
-            if let Err(e) = server.serve() {
-                eprintln!("ankusa-bench: the sink stopped: {e}");
-            }
-        })?;
-        Ok(Sink { address, counts, stop, thread: Some(thread) })
+        let thread = std::thread::Builder::new()
+            .name("sink".to_owned())
+            .spawn(move || {
+                if let Some(core) = core {
+                    let _ = sys::pin_to_core(core);
+                }
+                if let Err(e) = server.serve() {
+                    eprintln!("ankusa-bench: the sink stopped: {e}");
+                }
+            })?;
+        Ok(Sink {
+            address,
+            counts,
+            stop,
+            thread: Some(thread),
+        })
     }
 
     /// Deliveries received and found right.
@@ -106,11 +113,22 @@ struct Peer {
 }
 
 impl Server {
-    fn new(listener: TcpListener, counts: Arc<SinkCounts>, stop: Arc<AtomicBool>) -> io::Result<Server> {
+    fn new(
+        listener: TcpListener,
+        counts: Arc<SinkCounts>,
+        stop: Arc<AtomicBool>,
+    ) -> io::Result<Server> {
         listener.set_nonblocking(true)?;
         let epoll = Epoll::new(256)?;
         epoll.add(&listener, LISTENER, Interest::Read)?;
-        Ok(Server { listener, epoll, peers: Vec::new(), ids: HashSet::new(), counts, stop })
+        Ok(Server {
+            listener,
+            epoll,
+            peers: Vec::new(),
+            ids: HashSet::new(),
+            counts,
+            stop,
+        })
     }
 
     fn serve(&mut self) -> io::Result<()> {
@@ -136,7 +154,10 @@ impl Server {
             let free = self.peers.iter().position(Option::is_none);
             let at = free.unwrap_or(self.peers.len());
             self.epoll.add(&stream, at as u64, Interest::Read)?;
-            let peer = Some(Peer { stream, input: Vec::new() });
+            let peer = Some(Peer {
+                stream,
+                input: Vec::new(),
+            });
             match free {
                 Some(at) => self.peers[at] = peer,
                 None => self.peers.push(peer),
@@ -147,7 +168,9 @@ impl Server {
 
     /// False when the connection is over.
     fn on_readable(&mut self, index: usize, scratch: &mut [u8]) -> bool {
-        let Some(Some(peer)) = self.peers.get_mut(index) else { return true };
+        let Some(Some(peer)) = self.peers.get_mut(index) else {
+            return true;
+        };
         let n = match peer.stream.read(scratch) {
             Ok(0) => return false,
             Ok(n) => n,
@@ -224,7 +247,12 @@ mod tests {
         let sink = Sink::start(None).unwrap();
         let mut stream = TcpStream::connect(sink.address).unwrap();
         deliver(&mut stream, 1, b"one", sha256(b"one"));
-        deliver(&mut stream, 2, &vec![7u8; 700_000], sha256(&vec![7u8; 700_000]));
+        deliver(
+            &mut stream,
+            2,
+            &vec![7u8; 700_000],
+            sha256(&vec![7u8; 700_000]),
+        );
         deliver(&mut stream, 1, b"one", sha256(b"one"));
         deliver(&mut stream, 3, b"three", sha256(b"other"));
         assert_eq!((sink.received(), sink.distinct(), sink.wrong()), (3, 2, 1));

@@ -5,10 +5,16 @@
 use std::io;
 
 /// Pins the calling thread to one core.
-#[expect(unsafe_code, reason = "no safe wrapper of sched_setaffinity among the dependencies")]
+#[expect(
+    unsafe_code,
+    reason = "no safe wrapper of sched_setaffinity among the dependencies"
+)]
 pub fn pin_to_core(core: usize) -> io::Result<()> {
     if core >= libc::CPU_SETSIZE as usize {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("core {core} is out of range")));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("core {core} is out of range"),
+        ));
     }
     // SAFETY: an all-zero cpu_set_t is the empty set; `core` was checked against its size, and
     // the pointer is valid for the length given.
@@ -17,11 +23,18 @@ pub fn pin_to_core(core: usize) -> io::Result<()> {
         libc::CPU_SET(core, &mut set);
         libc::sched_setaffinity(0, std::mem::size_of::<libc::cpu_set_t>(), &set)
     };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// The cores this process may run on.
-#[expect(unsafe_code, reason = "no safe wrapper of sched_getaffinity among the dependencies")]
+#[expect(
+    unsafe_code,
+    reason = "no safe wrapper of sched_getaffinity among the dependencies"
+)]
 pub fn usable_cores() -> io::Result<Vec<usize>> {
     // SAFETY: the set is a plain bit mask, zeroed, and the kernel writes at most the length given.
     unsafe {
@@ -29,13 +42,18 @@ pub fn usable_cores() -> io::Result<Vec<usize>> {
         if libc::sched_getaffinity(0, std::mem::size_of::<libc::cpu_set_t>(), &mut set) != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok((0..libc::CPU_SETSIZE as usize).filter(|core| libc::CPU_ISSET(*core, &set)).collect())
+        Ok((0..libc::CPU_SETSIZE as usize)
+            .filter(|core| libc::CPU_ISSET(*core, &set))
+            .collect())
     }
 }
 
 /// Lets this thread's sleeps end on time: the default slack of 50 µs would show in open-loop
 /// latencies. Failure only costs precision.
-#[expect(unsafe_code, reason = "prctl has no safe wrapper among the dependencies")]
+#[expect(
+    unsafe_code,
+    reason = "prctl has no safe wrapper among the dependencies"
+)]
 pub fn precise_timers() {
     // SAFETY: PR_SET_TIMERSLACK takes one integer and touches no memory of ours.
     unsafe {
@@ -44,7 +62,10 @@ pub fn precise_timers() {
 }
 
 /// Asks the kernel to end this process when the bench that started it is gone.
-#[expect(unsafe_code, reason = "prctl has no safe wrapper among the dependencies")]
+#[expect(
+    unsafe_code,
+    reason = "prctl has no safe wrapper among the dependencies"
+)]
 pub fn die_with_parent() {
     // SAFETY: PR_SET_PDEATHSIG takes one integer and touches no memory of ours.
     unsafe {

@@ -45,7 +45,10 @@ impl Interest {
 
 impl Epoll {
     /// A poller that reports up to `events_max` descriptors at a time.
-    #[expect(unsafe_code, reason = "epoll has no safe wrapper among the dependencies")]
+    #[expect(
+        unsafe_code,
+        reason = "epoll has no safe wrapper among the dependencies"
+    )]
     pub fn new(events_max: usize) -> io::Result<Epoll> {
         // SAFETY: epoll_create1 takes a flag; a result that is not negative is a descriptor that
         // nobody else owns.
@@ -56,7 +59,10 @@ impl Epoll {
             }
             OwnedFd::from_raw_fd(fd)
         };
-        Ok(Epoll { fd, events: vec![libc::epoll_event { events: 0, u64: 0 }; events_max.max(1)] })
+        Ok(Epoll {
+            fd,
+            events: vec![libc::epoll_event { events: 0, u64: 0 }; events_max.max(1)],
+        })
     }
 
     /// Registers a descriptor under a token.
@@ -71,7 +77,10 @@ impl Epoll {
 
     /// Waits until something is ready or the timeout passes (`None`: for ever) and returns how
     /// many are; read them with [`Epoll::ready`].
-    #[expect(unsafe_code, reason = "epoll has no safe wrapper among the dependencies")]
+    #[expect(
+        unsafe_code,
+        reason = "epoll has no safe wrapper among the dependencies"
+    )]
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<usize> {
         let spec = timeout.map(|t| libc::timespec {
             tv_sec: t.as_secs() as libc::time_t,
@@ -109,12 +118,29 @@ impl Epoll {
         }
     }
 
-    #[expect(unsafe_code, reason = "epoll has no safe wrapper among the dependencies")]
-    fn control(&self, op: libc::c_int, fd: &impl AsRawFd, token: u64, interest: Interest) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: interest.bits(), u64: token };
+    #[expect(
+        unsafe_code,
+        reason = "epoll has no safe wrapper among the dependencies"
+    )]
+    fn control(
+        &self,
+        op: libc::c_int,
+        fd: &impl AsRawFd,
+        token: u64,
+        interest: Interest,
+    ) -> io::Result<()> {
+        let mut event = libc::epoll_event {
+            events: interest.bits(),
+            u64: token,
+        };
         // SAFETY: both descriptors are open (the caller owns `fd`), and the event lives across
         // the call.
-        let result = unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), op, fd.as_raw_fd(), &mut event) };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        let result =
+            unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), op, fd.as_raw_fd(), &mut event) };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
     }
 }

@@ -32,18 +32,6 @@ pub struct Cli {
 pub enum Command {
     /// Run the node until a signal stops it
     Serve,
-    /// Find one hook: the state of each of its deliveries
-    Hook {
-        /// What to do with it.
-        #[command(subcommand)]
-        command: HookCommand,
-    },
-    /// Deliver dead letters again
-    Replay {
-        /// What to do.
-        #[command(subcommand)]
-        command: ReplayCommand,
-    },
     /// Check the configuration and print every problem at once (code 78), or a summary
     CheckConfig {
         /// Print JSON
@@ -70,100 +58,4 @@ pub enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-}
-
-/// `hook …`; asks the running node.
-#[derive(Debug, Subcommand)]
-pub enum HookCommand {
-    /// Show a hook by its id
-    Show {
-        /// Its id, a UUID, as the 201 gave it
-        #[arg(value_parser = hook_id)]
-        id: String,
-        /// Show its body too, in base64
-        #[arg(long)]
-        body: bool,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
-}
-
-/// `replay …`; asks the running node. A replay is a job that survives a restart.
-#[derive(Debug, Subcommand)]
-pub enum ReplayCommand {
-    /// Start delivering dead letters again; all of them, or those that the flags name
-    Start {
-        /// Only of this tenant
-        #[arg(long, value_parser = name)]
-        tenant: Option<String>,
-        /// Only of this source
-        #[arg(long, value_parser = name)]
-        source: Option<String>,
-        /// Only of this sink
-        #[arg(long, value_parser = name)]
-        sink: Option<String>,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// List the replays
-    List {
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Show one replay
-    Show {
-        /// Its id
-        #[arg(value_parser = name)]
-        id: String,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Let a replay wait
-    Pause {
-        /// Its id
-        #[arg(value_parser = name)]
-        id: String,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Let a waiting replay go on
-    Resume {
-        /// Its id
-        #[arg(value_parser = name)]
-        id: String,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// End a replay; what it has moved stays moved
-    Cancel {
-        /// Its id
-        #[arg(value_parser = name)]
-        id: String,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
-}
-
-/// An id that can stand in a path.
-fn name(text: &str) -> Result<String, String> {
-    if crate::config::is_name(text) {
-        Ok(text.to_string())
-    } else {
-        Err("not a name of 1 to 64 letters, digits, - and _".to_string())
-    }
-}
-
-/// The id of a hook.
-fn hook_id(text: &str) -> Result<String, String> {
-    match uuid::Uuid::try_parse(text) {
-        Ok(id) => Ok(id.hyphenated().to_string()),
-        Err(_) => Err("not the id of a hook (a UUID)".to_string()),
-    }
 }

@@ -4,10 +4,8 @@
 //! The bodies of the other commands live with what they work on. Runs before the node starts, and
 //! offline; blocking.
 
-mod admin_client;
 mod args;
 mod config_commands;
-mod node_commands;
 #[cfg(test)]
 mod tests;
 
@@ -36,8 +34,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Exit {
             };
         }
     };
-    // Not locked: a node writes there from many threads.
-    let mut out = io::stdout();
+    let mut out = io::stdout().lock();
     let done = command(cli, &mut out).and_then(|exit| out.flush().map(|()| exit));
     match done {
         Ok(exit) => exit,
@@ -53,25 +50,11 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Exit {
 fn command(cli: Cli, out: &mut impl Write) -> io::Result<Exit> {
     let env = Env::process();
     let file = config::file_of(cli.config.as_deref(), &env);
-    let loaded = || load_or_exit(file.as_deref(), &env);
     match cli.command {
-        Command::Serve => Ok(match loaded() {
-            Ok(loaded) => {
-                for line in loaded.warning_lines() {
-                    eprintln!("warning: {line}");
-                }
-                crate::node::serve(loaded.config)
-            }
+        Command::Serve => Ok(match load_or_exit(file.as_deref(), &env) {
+            Ok(loaded) => crate::node::serve(loaded.config),
             Err(exit) => exit,
         }),
-        Command::Hook { command } => match loaded() {
-            Ok(loaded) => node_commands::hook(&loaded.config, &command, out),
-            Err(exit) => Ok(exit),
-        },
-        Command::Replay { command } => match loaded() {
-            Ok(loaded) => node_commands::replay(&loaded.config, &command, out),
-            Err(exit) => Ok(exit),
-        },
         Command::CheckConfig { json } => config_commands::check(file.as_deref(), &env, json, out),
         Command::PrintConfig { json, redacted: _ } => {
             config_commands::print(file.as_deref(), &env, json, out)
@@ -82,22 +65,28 @@ fn command(cli: Cli, out: &mut impl Write) -> io::Result<Exit> {
             writeln!(out, "ankusa {}", env!("CARGO_PKG_VERSION")).map(|()| Exit::Ok)
         }
         Command::Completions { shell } => {
-            // Into memory first: the generator panics when it cannot write.
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "ankusa", &mut script);
-            out.write_all(&script).map(|()| Exit::Ok)
+            clap_complete::generate(shell, &mut Cli::command(), "ankusa", out);
+            Ok(Exit::Ok)
         }
     }
 }
 
 /// Loads the configuration for a command that needs one to go on. The problems go to standard
-/// error; the warnings are the caller's to print.
+/// error, and so do the warnings.
 ///
 /// # Errors
 /// The exit code to end with.
 pub fn load_or_exit(file: Option<&Path>, env: &Env) -> Result<Loaded, Exit> {
-    config::load(file, env).map_err(|error| {
-        eprintln!("{error}");
-        Exit::Config
-    })
+    match config::load(file, env) {
+        Ok(loaded) => {
+            for line in loaded.warning_lines() {
+                eprintln!("warning: {line}");
+            }
+            Ok(loaded)
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            Err(Exit::Config)
+        }
+    }
 }

@@ -198,6 +198,8 @@ pub struct Counts {
     pub paused_sinks_count: u32,
     /// Sinks whose breaker is not closed.
     pub open_breakers_count: u32,
+    /// How often a breaker changed its state.
+    pub breaker_transitions: u64,
 }
 
 /// The scheduler of one shard.
@@ -415,6 +417,7 @@ impl Scheduler {
             ready_count: self.ready_count,
             scheduled_count: self.wheel.count(),
             inflight: self.inflight,
+            breaker_transitions: self.breaker_transitions,
             ..Counts::default()
         };
         for (_, lane) in self.lanes.iter() {
@@ -433,11 +436,6 @@ impl Scheduler {
         self.lanes
             .iter()
             .filter_map(|(no, lane)| lane.ready.head().map(|row| (no, RowId(row))))
-    }
-
-    /// How often a breaker changed its state so far.
-    pub fn breaker_transitions(&self) -> u64 {
-        self.breaker_transitions
     }
 
     /// Rows in flight.

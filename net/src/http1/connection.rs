@@ -283,7 +283,6 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Connection<H, S> {
         match self.read(want).await {
             Ok(n) => {
                 self.entry.slot.note_body_bytes(n);
-                glommio::yield_if_needed().await;
                 Ok(())
             }
             Err(End::Eof) => Err(Stop::Refuse(Refusal::BodyCut)),

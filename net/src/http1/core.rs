@@ -16,8 +16,6 @@ use super::{Gauges, Limits};
 const SLAB_BYTES: usize = 64 * 1024;
 /// A new slab is begun when less than this is left.
 const SLAB_LEFT_MIN: usize = 8 * 1024;
-/// How long a stopping server waits for clients to end their side after their last answer.
-const STOPPING_DRAIN_MS: u64 = 500;
 
 pub(super) struct Core {
     pub(super) limits: Limits,
@@ -204,12 +202,9 @@ impl Core {
     /// No new request is begun from here on; idle connections close.
     pub(super) fn begin_stop(&self) {
         self.stopping.set(true);
-        let drained_ms = self.clock.now_ms() + STOPPING_DRAIN_MS;
         for slot in self.slots.borrow().entries.iter().flatten() {
-            match slot.phase.get() {
-                Phase::Idle => slot.tell(Signal::Close),
-                Phase::Draining => slot.deadline_ms.set(slot.deadline_ms.get().min(drained_ms)),
-                Phase::Head | Phase::Body | Phase::Handling | Phase::Writing => {}
+            if slot.phase.get() == Phase::Idle {
+                slot.tell(Signal::Close);
             }
         }
         if let Some(waker) = self.accepting.take() {
@@ -284,7 +279,6 @@ impl Entry {
             Phase::Body => limits.body_ms,
             Phase::Handling => 0,
             Phase::Writing => limits.write_ms,
-            Phase::Draining if self.core.stopping.get() => limits.drain_ms.min(STOPPING_DRAIN_MS),
             Phase::Draining => limits.drain_ms,
         };
         self.slot.phase.set(phase);

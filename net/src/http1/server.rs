@@ -3,7 +3,6 @@
 //! Runs on the reactor core that started it, in the task queue it was started from.
 
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +51,7 @@ impl Server {
     }
 
     /// The address it listens on.
-    pub fn local_addr(&self) -> SocketAddr {
+    pub fn local_addr(&self) -> std::net::SocketAddr {
         self.listener.local_addr()
     }
 
@@ -98,13 +97,8 @@ async fn accept<H: Handler>(core: Rc<Core>, listener: Rc<Listener>, handler: Rc<
                     Ok(peer) => {
                         let entry = core.open();
                         let handler = Rc::clone(&handler);
-                        glommio::spawn_local(connection::run(
-                            entry,
-                            handler,
-                            stream,
-                            canonical(peer),
-                        ))
-                        .detach();
+                        glommio::spawn_local(connection::run(entry, handler, stream, peer))
+                            .detach();
                     }
                     // The client is gone already.
                     Err(error) => tracing::debug!(%error, "accepted connection without a peer"),
@@ -126,9 +120,4 @@ async fn accept<H: Handler>(core: Rc<Core>, listener: Rc<Listener>, handler: Rc<
             glommio::executor().yield_task_queue_now().await;
         }
     }
-}
-
-/// An IPv4 client of a socket bound to `::` is told by its IPv4 address.
-fn canonical(peer: SocketAddr) -> SocketAddr {
-    SocketAddr::new(peer.ip().to_canonical(), peer.port())
 }

@@ -102,10 +102,6 @@ pub struct Live {
 
 impl Live {
     pub fn start(limits: Limits) -> Live {
-        Live::start_at("127.0.0.1:0".parse().unwrap(), limits)
-    }
-
-    pub fn start_at(address: SocketAddr, limits: Limits) -> Live {
         let (tell, told) = mpsc::channel();
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::new(Seen::default());
@@ -115,7 +111,7 @@ impl Live {
                 .make()
                 .unwrap();
             executor.run(async move {
-                let listener = Listener::bind(address).unwrap();
+                let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
                 let service = Rc::new(Service {
                     seen: seen_there,
                     serial: Cell::new(0),
@@ -246,18 +242,4 @@ pub fn sockets_on_port(port: u16) -> usize {
             fields.len() > 9 && fields[1].ends_with(&local_port) && ours.contains(fields[9])
         })
         .count()
-}
-
-/// Lowers this process's limit on open descriptors.
-#[expect(unsafe_code, reason = "no safe call for it")]
-pub fn lower_descriptor_limit(most: u64) {
-    let limit = libc::rlimit {
-        rlim_cur: most,
-        rlim_max: most,
-    };
-    // SAFETY: the pointer is to a whole rlimit that outlives the call.
-    assert_eq!(
-        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) },
-        0
-    );
 }

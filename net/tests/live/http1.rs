@@ -6,8 +6,7 @@ use std::sync::atomic::Ordering;
 use ankusa_net::http1::Limits;
 
 use crate::harness::{
-    BODY_MAX, Live, lower_descriptor_limit, read_all, read_response, sockets_on_port, statuses,
-    wait_for,
+    BODY_MAX, Live, read_all, read_response, sockets_on_port, statuses, wait_for,
 };
 
 const GOOD: &[u8] = b"POST /hook HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello";
@@ -493,71 +492,4 @@ fn connections_that_come_and_go_leave_nothing_open() {
     wait_for("their descriptors to be closed", || {
         sockets_on_port(live.addr.port()) == 1
     });
-}
-
-#[test]
-fn a_port_is_free_again_at_once_and_a_second_claim_is_noticed() {
-    let live = Live::start(Limits::default());
-    assert!(ankusa_net::ensure_unclaimed(live.addr).is_err());
-    let mut stream = live.connect();
-    // The server ends this connection first, so its port lingers in the kernel.
-    stream
-        .write_all(b"POST /hook HTTP/1.0\r\nContent-Length: 0\r\n\r\n")
-        .unwrap();
-    assert_eq!(statuses(&read_all(&mut stream)), [201]);
-    drop(stream);
-    let address = live.addr;
-    assert_eq!(live.stop().connections_left, 0);
-    ankusa_net::ensure_unclaimed(address).unwrap();
-    let again = Live::start_at(address, Limits::default());
-    assert_eq!(statuses(&again.converse(GOOD)), [201]);
-}
-
-#[test]
-fn an_address_that_cannot_be_bound_is_an_error() {
-    let end = glommio::LocalExecutorBuilder::default()
-        .make()
-        .unwrap()
-        .run(async {
-            ankusa_net::Listener::bind("192.0.2.1:80".parse().unwrap()).map(|l| l.local_addr())
-        });
-    let text = end.unwrap_err().to_string();
-    assert!(
-        text.starts_with("cannot listen on 192.0.2.1:80: bind: "),
-        "{text}"
-    );
-}
-
-/// Runs in a process of its own, whose limit on descriptors it lowers.
-#[test]
-fn out_of_descriptors_it_waits_and_goes_on() {
-    const CHILD: &str = "ANKUSA_NET_TEST_FEW_DESCRIPTORS";
-    if std::env::var_os(CHILD).is_none() {
-        let status = std::process::Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "http1::out_of_descriptors_it_waits_and_goes_on",
-                "--nocapture",
-            ])
-            .env(CHILD, "1")
-            .status()
-            .unwrap();
-        assert!(status.success());
-        return;
-    }
-    let live = Live::start(Limits::default());
-    let used = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
-    lower_descriptor_limit(used + 30);
-    // Both ends of a connection are in this process: the server runs out first or the client does.
-    let mut streams: Vec<_> = (0..40)
-        .map_while(|_| std::net::TcpStream::connect(live.addr).ok())
-        .collect();
-    wait_for("accepts to fail", || live.gauges.accept_failures.get() > 0);
-    assert!(live.gauges.accept_failures.get() < 1000, "spinning");
-    streams.drain(..streams.len() / 2 + 1);
-    for stream in &mut streams {
-        stream.write_all(GOOD).unwrap();
-        assert!(read_response(stream).starts_with("HTTP/1.1 201"));
-    }
-    assert!(live.gauges.accept_failures.get() < 1000, "spinning");
 }

@@ -36,6 +36,8 @@ pub mod open;
 
 pub mod store;
 
+pub mod offline;
+
 pub mod sim;
 
 pub mod mutations;

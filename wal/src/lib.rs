@@ -28,6 +28,8 @@ pub mod format;
 
 pub mod state;
 
+pub mod checkpoint;
+
 pub(crate) mod slots;
 
 pub(crate) mod writer;

@@ -12,7 +12,7 @@ pub mod record;
 
 pub mod envelope;
 
-mod bytes;
+pub(crate) mod bytes;
 
 #[cfg(test)]
 mod tests;

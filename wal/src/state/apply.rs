@@ -93,6 +93,11 @@ impl State {
         let Some(row) = self.row_of(delivery.seq, delivery.sink) else {
             return HookEnd::Lives;
         };
+        // IMPORTANT: a finished row stays finished. An older record applied on top of a newer
+        // checkpoint must not end the hook by way of a state that never was.
+        if self.row(row).state == RowState::Finished {
+            return HookEnd::Lives;
+        }
         let state = match delivery.state {
             DeliveryState::Due => RowState::Due {
                 due_ms: delivery.due_ms,

@@ -2,11 +2,14 @@
 //! counters. Each is set absolutely and bounded. Pure.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use crate::ids::{HookId, Seq};
 use crate::record::{
-    Counter, Incarnation, IntakeIdentity, IntakeOffset, Record, TrailRow, Watermark,
+    Counter, Incarnation, IntakeIdentity, IntakeOffset, Record, Resequenced, TrailRow, Watermark,
 };
+
+use super::names::SinkNames;
 
 /// Most rows kept of each trail; the oldest go first.
 pub const TRAIL_ROWS_MAX: usize = 1 << 14;
@@ -112,25 +115,21 @@ impl Meta {
         self.lifecycle.last_key_value().map_or(0, |(&no, _)| no)
     }
 
-    /// Everything in here as records: applied to an empty one they give the same again.
-    pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
-        let resequenced = self.resequenced.iter().map(|(&(old, id), &new)| {
-            Record::Resequenced(crate::record::Resequenced { old, id, new })
-        });
+    /// The marks, offsets, incarnations and counters as records.
+    pub fn marks(&self) -> Vec<Record> {
         let counters: Vec<Counter> = self.counters().collect();
-        [
+        let mut marks = vec![
             Record::NextSeq(self.next_seq),
             Record::Watermark(self.watermark.clone()),
             Record::Offset(self.offset),
             Record::AuditTrim(self.audit_trimmed),
-        ]
-        .into_iter()
-        .chain((!counters.is_empty()).then_some(Record::Counters(counters)))
-        .chain(self.intake.clone().map(Record::IntakeIdentity))
-        .chain(self.incarnations().map(Record::Incarnation))
-        .chain(resequenced)
-        .chain(self.audit.values().cloned().map(Record::Audit))
-        .chain(self.lifecycle.values().cloned().map(Record::Lifecycle))
+        ];
+        if !counters.is_empty() {
+            marks.push(Record::Counters(counters));
+        }
+        marks.extend(self.intake.clone().map(Record::IntakeIdentity));
+        marks.extend(self.incarnations().map(Record::Incarnation));
+        marks
     }
 
     pub(super) fn apply(&mut self, record: &Record) {
@@ -179,6 +178,67 @@ impl Meta {
             + self.resequenced.len() * 64
             + (self.counters.len() + self.incarnations.len()) * 32
             + self.watermark.exceptions.capacity() * 8
+    }
+}
+
+/// Where a walk over names, re-sequenced marks and trails goes on; stays good while they change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordCursor(At);
+
+/// The next key of the table the walk is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    Names(u32),
+    Resequenced(Option<(Seq, HookId)>),
+    Audit(u64),
+    Lifecycle(u64),
+    Done,
+}
+
+impl Default for RecordCursor {
+    fn default() -> RecordCursor {
+        RecordCursor(At::Names(0))
+    }
+}
+
+impl RecordCursor {
+    pub(super) fn next(&mut self, names: &SinkNames, meta: &Meta) -> Option<Record> {
+        loop {
+            self.0 = match self.0 {
+                At::Names(from) => match names.at_or_after(from) {
+                    Some(name) => {
+                        self.0 = At::Names(u32::from(name.sink.0) + 1);
+                        return Some(Record::SinkName(name.clone()));
+                    }
+                    None => At::Resequenced(None),
+                },
+                At::Resequenced(after) => {
+                    let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+                    match meta.resequenced.range((from, Bound::Unbounded)).next() {
+                        Some((&(old, id), &new)) => {
+                            self.0 = At::Resequenced(Some((old, id)));
+                            return Some(Record::Resequenced(Resequenced { old, id, new }));
+                        }
+                        None => At::Audit(0),
+                    }
+                }
+                At::Audit(from) => match meta.audit.range(from..).next() {
+                    Some((&no, row)) => {
+                        self.0 = no.checked_add(1).map_or(At::Lifecycle(0), At::Audit);
+                        return Some(Record::Audit(row.clone()));
+                    }
+                    None => At::Lifecycle(0),
+                },
+                At::Lifecycle(from) => match meta.lifecycle.range(from..).next() {
+                    Some((&no, row)) => {
+                        self.0 = no.checked_add(1).map_or(At::Done, At::Lifecycle);
+                        return Some(Record::Lifecycle(row.clone()));
+                    }
+                    None => At::Done,
+                },
+                At::Done => return None,
+            };
+        }
     }
 }
 

@@ -23,7 +23,10 @@ mod finished;
 mod hooks;
 mod in_flight;
 mod index;
+mod load;
 mod meta;
+#[cfg(test)]
+pub(crate) mod model;
 mod names;
 mod rows;
 mod segments;
@@ -34,7 +37,7 @@ mod tests;
 pub use dead::DeadCursor;
 pub use finished::SeqSet;
 pub use hooks::{HOOKS_MAX, HookSlot};
-pub use meta::{Meta, RESEQUENCED_MAX, TRAIL_ROWS_MAX};
+pub use meta::{Meta, RESEQUENCED_MAX, RecordCursor, TRAIL_ROWS_MAX};
 pub use names::{NamesFull, SinkNames};
 pub use rows::{ATTEMPTS_MAX, RowId, SINKS_PER_HOOK_MAX};
 pub use segments::SegmentLive;
@@ -218,6 +221,17 @@ pub struct State {
     log_held: BTreeSet<Seq>,
     meta: Meta,
     names: SinkNames,
+    watch: Option<Watch>,
+    fences: u64,
+}
+
+/// What a checkpoint under way must learn.
+#[derive(Debug, Default)]
+struct Watch {
+    /// Slots below it were written.
+    cursor: u32,
+    /// Hooks written before they finished; as many as finish while a checkpoint is taken.
+    gone: Vec<Seq>,
 }
 
 impl State {
@@ -245,6 +259,8 @@ impl State {
             log_held: BTreeSet::new(),
             meta: Meta::default(),
             names: SinkNames::default(),
+            watch: None,
+            fences: 0,
         }
     }
 
@@ -318,6 +334,33 @@ impl State {
     /// The oldest live seq; after many finished at once it may be a lower bound for a while.
     pub fn oldest_live(&mut self) -> Option<Seq> {
         self.hooks.oldest()
+    }
+
+    /// How often something in flight was undone.
+    pub fn fences(&self) -> u64 {
+        self.fences
+    }
+
+    /// A checkpoint begins: from now on hooks that finish below [`State::watch_at`] are noted.
+    pub(crate) fn watch_begin(&mut self) {
+        self.watch = Some(Watch::default());
+    }
+
+    pub(crate) fn watch_at(&mut self, cursor: u32) {
+        if let Some(watch) = &mut self.watch {
+            watch.cursor = cursor;
+        }
+    }
+
+    /// Ends the watch.
+    pub(crate) fn watch_take(&mut self) -> Vec<Seq> {
+        self.watch.take().unwrap_or_default().gone
+    }
+
+    /// The next of the records that give names, re-sequenced marks and trails; with
+    /// [`Meta::marks`] they give everything but hooks and finished seqs.
+    pub fn next_record(&self, cursor: &mut RecordCursor) -> Option<Record> {
+        cursor.next(&self.names, &self.meta)
     }
 
     /// Bytes this state holds on the heap.

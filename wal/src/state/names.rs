@@ -51,6 +51,11 @@ impl SinkNames {
         self.by_no.is_empty()
     }
 
+    pub(super) fn at_or_after(&self, from: u32) -> Option<&SinkName> {
+        let from = SinkNo(u16::try_from(from).ok()?);
+        self.by_no.range(from..).next().map(|(_, name)| name)
+    }
+
     pub(super) fn put(&mut self, name: &SinkName) {
         if let Some(old) = self.by_no.insert(name.sink, name.clone()) {
             self.by_name.remove(&(old.tenant, old.source, old.name));

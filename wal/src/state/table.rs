@@ -272,6 +272,7 @@ impl State {
     pub fn undo_hook(&mut self, seq: Seq) -> bool {
         match self.slot_of_seq(seq) {
             Some(slot) if self.hooks.at(slot).in_flight => {
+                self.fences += 1;
                 self.take_out(slot);
                 true
             }
@@ -282,14 +283,6 @@ impl State {
     /// Up to `limit` dead letters from newest to oldest, and the cursor of the next page.
     pub fn dead_letters(&self, cursor: DeadCursor, limit: usize) -> (Vec<RowId>, DeadCursor) {
         self.dead.newest(cursor, limit)
-    }
-
-    /// Puts the dead letters in the order of death after they were loaded in another one. At
-    /// boot only: it does not yield.
-    pub fn sort_dead_letters(&mut self) {
-        let rows = &mut self.rows;
-        self.dead
-            .sort(|row, place| rows.set_dead_place(row, place.0));
     }
 
     /// The first live hook at or after the slot number `from`: `Err(next)` when a stretch of
@@ -359,6 +352,7 @@ impl State {
     /// Undoes every hook that a group above `durable` brought, and forgets the copies and dedupe
     /// rows of those groups. Other records of those groups stay applied.
     pub fn undo_in_flight(&mut self) -> Vec<Undone> {
+        self.fences += 1;
         let mut undone = Vec::new();
         while let Some(group) = self.in_flight.pop_newest() {
             assert!(group.lsn > self.durable, "a durable group is never undone");
@@ -400,6 +394,9 @@ impl State {
         let seq = entry.seq();
         self.take_out(slot);
         self.finished.insert(seq);
+        if let Some(watch) = self.watch.as_mut().filter(|w| slot.0 < w.cursor) {
+            watch.gone.push(seq);
+        }
         HookEnd::Gone(seq)
     }
 

@@ -232,3 +232,89 @@ fn oldest_live_seq_rises_as_hooks_finish_in_order() {
         [(Seq(10), Seq(4999))]
     );
 }
+
+mod properties {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::super::model::{History, id_of, ops, replay, snapshot};
+    use super::*;
+
+    fn seqs(ranges: &[(Seq, Seq)]) -> BTreeSet<Seq> {
+        ranges
+            .iter()
+            .flat_map(|&(a, b)| (a.0..=b.0).map(Seq))
+            .collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+
+        #[test]
+        fn state_agrees_with_the_naive_fold_through_fences(history_ops in ops(160)) {
+            let mut history = History::new();
+            for op in &history_ops {
+                history.step(op);
+            }
+            history.settle_all();
+            let (hooks, finished) = history.naive();
+            let seen = snapshot(&history.state);
+            prop_assert_eq!(&seen.hooks, &hooks);
+            prop_assert_eq!(seqs(&seen.finished), finished);
+            let oldest = history.state.oldest_live();
+            prop_assert_eq!(oldest, hooks.keys().next().copied());
+            for &seq in hooks.keys() {
+                prop_assert!(history.state.slot_of_id(id_of(seq)).is_some());
+            }
+        }
+
+        #[test]
+        fn log_applied_once_or_twice_gives_the_same_state(history_ops in ops(160)) {
+            let mut history = History::new();
+            for op in &history_ops {
+                history.step(op);
+            }
+            history.settle_all();
+            let live = snapshot(&history.state);
+            let mut again = State::new(7);
+            replay(&mut again, &history.log, Lsn(0));
+            prop_assert_eq!(&snapshot(&again), &live);
+            replay(&mut again, &history.log, Lsn(0));
+            prop_assert_eq!(&snapshot(&again), &live);
+            replay(&mut history.state, &history.log, Lsn(0));
+            prop_assert_eq!(&snapshot(&history.state), &live);
+        }
+
+        #[test]
+        fn seq_set_agrees_with_a_plain_set(
+            steps in prop::collection::vec((0..3u8, 0..6000u64, 0..3000u64), 1..60)
+        ) {
+            let mut set = SeqSet::new();
+            let mut plain = BTreeSet::new();
+            for (what, first, span) in steps {
+                match what {
+                    0 => {
+                        set.insert_range(Seq(first), Seq(first + span));
+                        plain.extend((first..=first + span).map(Seq));
+                    }
+                    1 => prop_assert_eq!(set.insert(Seq(first)), plain.insert(Seq(first))),
+                    _ => for seq in (first..first + span).step_by(97) {
+                        prop_assert_eq!(set.remove(Seq(seq)), plain.remove(&Seq(seq)));
+                    },
+                }
+                prop_assert_eq!(set.contains(Seq(first)), plain.contains(&Seq(first)));
+            }
+            let ranges: Vec<_> = set.ranges().collect();
+            prop_assert_eq!(&seqs(&ranges), &plain);
+            for pair in ranges.windows(2) {
+                prop_assert!(pair[0].1.next() < pair[1].0, "ranges are maximal");
+            }
+            let mut built = SeqSet::new();
+            for &(first, last) in &ranges {
+                built.insert_range(first, last);
+            }
+            prop_assert_eq!(built, set);
+        }
+    }
+}

@@ -237,10 +237,11 @@ impl Home {
     fn save(&mut self) -> Result<(), HomeError> {
         let file = self.dir.join(STORE_FILE);
         let temporary = self.dir.join("store.json.new");
-        let mut text = serde_json::to_string_pretty(&self.facts).map_err(|e| HomeError::Unreadable {
-            file: file.clone(),
-            why: e.to_string(),
-        })?;
+        let mut text =
+            serde_json::to_string_pretty(&self.facts).map_err(|e| HomeError::Unreadable {
+                file: file.clone(),
+                why: e.to_string(),
+            })?;
         text.push('\n');
         // IMPORTANT: file, fsync, rename, fsync of the directory, in this order.
         let mut options = OpenOptions::new();
@@ -288,9 +289,19 @@ fn parse(file: &Path, text: &str) -> Result<StoreFacts, HomeError> {
 fn lock(dir: &Path) -> Result<File, HomeError> {
     let path = dir.join(LOCK_FILE);
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let mut file = options.open(&path).map_err(|e| io_error("opening", &path, e))?;
-    #[expect(unsafe_code, reason = "std has no non-blocking file lock in a stable form we use")]
+    options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600);
+    let mut file = options
+        .open(&path)
+        .map_err(|e| io_error("opening", &path, e))?;
+    #[expect(
+        unsafe_code,
+        reason = "std has no non-blocking file lock in a stable form we use"
+    )]
     // SAFETY: `file` is an open descriptor for the whole call.
     let taken = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0;
     if !taken {
@@ -369,7 +380,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let _home = Home::open(dir.path(), 2, fill).unwrap();
         let error = Home::open(dir.path(), 2, fill).unwrap_err();
-        assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
+        assert!(
+            error.to_string().contains(&std::process::id().to_string()),
+            "{error}"
+        );
     }
 
     #[test]
@@ -403,7 +417,12 @@ mod tests {
         drop(Home::open(dir.path(), 1, fill).unwrap());
         let file = dir.path().join(STORE_FILE);
         let text = fs::read_to_string(&file).unwrap();
-        for (from, to) in [("\"format\": 1", "\"format\": 2"), ("0707", "07"), ("\"shards\"", "\"shard\""), ("{", "")] {
+        for (from, to) in [
+            ("\"format\": 1", "\"format\": 2"),
+            ("0707", "07"),
+            ("\"shards\"", "\"shard\""),
+            ("{", ""),
+        ] {
             fs::write(&file, text.replacen(from, to, 1)).unwrap();
             assert!(Home::open(dir.path(), 1, fill).is_err(), "{to}");
         }

@@ -36,6 +36,10 @@ pub(crate) mod writer;
 
 pub mod open;
 
+pub mod generation;
+
+pub mod relocate;
+
 pub mod store;
 
 pub mod offline;

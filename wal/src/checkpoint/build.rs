@@ -2,8 +2,8 @@
 //!
 //! Fuzzy and right: what a slice has seen may be newer than the start, never older, and records
 //! above the start are applied again on top. Two things need care:
-//! - A hook that finishes after its entry was written would come back for good (its records are
-//!   older than the start), so the state notes such seqs while a checkpoint is being built.
+//! - A hook may finish after its entry was written: it would be live and finished at once. The
+//!   state notes such seqs while a checkpoint is being built, and they are written last.
 //! - A fence undoes what slices may have seen: the checkpoint is spoilt.
 //!
 //! Nothing that a slice saw is known to be durable: the file may be named only once everything

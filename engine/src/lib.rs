@@ -10,6 +10,7 @@ pub mod dispatch;
 pub mod egress;
 pub mod exit;
 pub mod ingest;
+pub mod logging;
 pub mod mesh;
 pub mod metrics;
 pub mod node;

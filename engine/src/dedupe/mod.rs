@@ -17,6 +17,7 @@
 mod hash;
 mod path;
 mod plan;
+mod scalar;
 mod scan;
 #[cfg(test)]
 mod tests;
@@ -24,7 +25,8 @@ mod tests;
 pub use hash::{DEDUPE_HASH_BYTES, dedupe_hash};
 pub use path::{JsonPath, PathError};
 pub use plan::{DedupeKey, Extraction, KeyPlan, idempotency_key, write_idempotency_key};
-pub use scan::{Absence, DEPTH_MAX, JsonScan, SCAN_STEP_BYTES, Scalar, ScanStep};
+pub use scalar::Scalar;
+pub use scan::{Absence, DEPTH_MAX, JsonScan, SCAN_STEP_BYTES, ScanStep};
 
 /// The longest key that is kept as it is.
 pub const KEY_BYTES_MAX: usize = 200;

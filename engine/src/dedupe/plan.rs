@@ -7,7 +7,8 @@ use aws_lc_rs::digest;
 
 use super::KEY_BYTES_MAX;
 use super::path::{JsonPath, PathError};
-use super::scan::{JsonScan, Scalar};
+use super::scalar::Scalar;
+use super::scan::JsonScan;
 use crate::config::DedupeKeyFrom;
 use crate::verify::Lookup;
 

@@ -12,25 +12,14 @@
 //!
 //! Pure; no input panics.
 
-use aws_lc_rs::digest;
-
-use super::KEY_BYTES_MAX;
 use super::path::JsonPath;
+use super::scalar::{Scalar, Value};
 
-/// Bytes looked at between two chances to yield.
-pub const SCAN_STEP_BYTES: usize = 64 * 1024;
+/// Bytes looked at between two chances to yield: well under half a millisecond.
+pub const SCAN_STEP_BYTES: usize = 32 * 1024;
 
 /// Containers open at once; a body that nests deeper has no key.
 pub const DEPTH_MAX: usize = 128;
-
-/// The value at the path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Scalar {
-    /// The unescaped string, or the digits of the integer as they stand there.
-    Short(Vec<u8>),
-    /// It has more than [`KEY_BYTES_MAX`] bytes; their SHA-256.
-    Long([u8; 32]),
-}
 
 /// Why there is no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +110,13 @@ enum Escape {
     High(u16),
 }
 
-type Ended = Result<Scalar, Absence>;
+/// Why the scan ends. Small, because it is part of what handling each byte returns.
+#[derive(Clone, Copy)]
+enum End {
+    /// The value is complete.
+    Found,
+    Absent(Absence),
+}
 
 impl JsonScan {
     /// A scan for the value at `path`.
@@ -145,18 +140,17 @@ impl JsonScan {
         }
         let end = body.len().min(self.at.saturating_add(SCAN_STEP_BYTES));
         while self.at < end {
-            let byte = body[self.at];
-            if let Step::Text(Role::Other | Role::OtherName, Escape::None) = self.step
-                && !matches!(byte, b'"' | b'\\')
-            {
-                self.at += plain_run(&body[self.at..end]);
+            let run = self.plain_run(&body[self.at..end]);
+            if run > 0 {
+                self.at += run;
                 continue;
             }
+            let byte = body[self.at];
             self.at += 1;
             match self.take(byte) {
                 Ok(()) => {}
-                Err(Ok(found)) => return ScanStep::Found(found),
-                Err(Err(absence)) => return ScanStep::Absent(absence),
+                Err(End::Found) => return ScanStep::Found(self.value.take()),
+                Err(End::Absent(absence)) => return ScanStep::Absent(absence),
             }
         }
         if self.at >= body.len() {
@@ -177,8 +171,24 @@ impl JsonScan {
         }
     }
 
+    /// Takes the bytes ahead that change nothing but the text they are in: most of any body.
+    fn plain_run(&mut self, ahead: &[u8]) -> usize {
+        let run = |ends: fn(&u8) -> bool| ahead.iter().position(ends).unwrap_or(ahead.len());
+        match self.step {
+            Step::Text(_, Escape::None) => {
+                let len = run(|b| matches!(b, b'"' | b'\\'));
+                self.unescaped(&ahead[..len]);
+                len
+            }
+            Step::Text(..) => 0,
+            Step::Word => run(|b| !is_in_word(*b)),
+            Step::Integer => 0,
+            _ => run(|b| !is_blank(*b)),
+        }
+    }
+
     /// One byte. `Err` ends the scan, with what it found.
-    fn take(&mut self, byte: u8) -> Result<(), Ended> {
+    fn take(&mut self, byte: u8) -> Result<(), End> {
         if let Step::Text(role, escape) = self.step {
             return self.take_text(role, escape, byte);
         }
@@ -186,12 +196,12 @@ impl JsonScan {
             return self.take_integer(byte);
         }
         if self.step == Step::Word {
-            if byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.') {
+            if is_in_word(byte) {
                 return Ok(());
             }
             self.step = Step::Next;
         }
-        if matches!(byte, b' ' | b'\t' | b'\n' | b'\r') {
+        if is_blank(byte) {
             return Ok(());
         }
         match (self.step, byte) {
@@ -218,20 +228,20 @@ impl JsonScan {
                 self.step = Step::Value(self.on_path() && self.element_matches());
             }
             (Step::Next, b'}' | b']') => return self.close(byte),
-            _ => return Err(Err(Absence::Malformed)),
+            _ => return Err(End::Absent(Absence::Malformed)),
         }
         Ok(())
     }
 
     /// The first byte of a value.
-    fn value(&mut self, byte: u8, on_path: bool) -> Result<(), Ended> {
+    fn value(&mut self, byte: u8, on_path: bool) -> Result<(), End> {
         // The document itself is the value on the path with no segment used up yet.
         let target = on_path && self.depth > 0 && self.path.is_last(self.depth - 1);
         match byte {
-            b'{' | b'[' if target => return Err(Err(Absence::WrongType)),
+            b'{' | b'[' if target => return Err(End::Absent(Absence::WrongType)),
             b'{' | b'[' => {
                 if self.depth == DEPTH_MAX {
-                    return Err(Err(Absence::TooDeep));
+                    return Err(End::Absent(Absence::TooDeep));
                 }
                 self.open = (self.open << 1) | u128::from(byte == b'{');
                 self.depth += 1;
@@ -240,7 +250,7 @@ impl JsonScan {
                     self.element = 0;
                     let element = self.path.segment(self.depth - 1).and_then(|s| s.element);
                     if byte == b'[' && element.is_none() {
-                        return Err(Err(Absence::NotFound));
+                        return Err(End::Absent(Absence::NotFound));
                     }
                 }
                 self.step = if byte == b'{' {
@@ -254,23 +264,23 @@ impl JsonScan {
                 self.value.push(&[byte]);
                 self.step = Step::Integer;
             }
-            b't' | b'f' | b'n' if target => return Err(Err(Absence::WrongType)),
+            b't' | b'f' | b'n' if target => return Err(End::Absent(Absence::WrongType)),
             b'"' | b'-' | b'0'..=b'9' | b't' | b'f' | b'n' if on_path => {
-                return Err(Err(Absence::NotFound));
+                return Err(End::Absent(Absence::NotFound));
             }
             b'"' => self.step = Step::Text(Role::Other, Escape::None),
             b'-' | b'0'..=b'9' | b't' | b'f' | b'n' => self.step = Step::Word,
-            _ => return Err(Err(Absence::Malformed)),
+            _ => return Err(End::Absent(Absence::Malformed)),
         }
         Ok(())
     }
 
-    fn close(&mut self, byte: u8) -> Result<(), Ended> {
+    fn close(&mut self, byte: u8) -> Result<(), End> {
         if self.depth == 0 || self.in_object() != (byte == b'}') {
-            return Err(Err(Absence::Malformed));
+            return Err(End::Absent(Absence::Malformed));
         }
         if self.on_path() {
-            return Err(Err(Absence::NotFound));
+            return Err(End::Absent(Absence::NotFound));
         }
         self.open >>= 1;
         self.depth -= 1;
@@ -292,28 +302,30 @@ impl JsonScan {
         segment.and_then(|s| s.element) == Some(self.element)
     }
 
-    fn take_integer(&mut self, byte: u8) -> Result<(), Ended> {
+    fn take_integer(&mut self, byte: u8) -> Result<(), End> {
         match byte {
             b'0'..=b'9' => {
                 self.value.push(&[byte]);
                 Ok(())
             }
-            b'.' | b'e' | b'E' => Err(Err(Absence::WrongType)),
-            b' ' | b'\t' | b'\n' | b'\r' | b',' | b']' | b'}' => {
-                Err(self.value.take_integer().ok_or(Absence::Malformed))
-            }
-            _ => Err(Err(Absence::Malformed)),
+            b'.' | b'e' | b'E' => Err(End::Absent(Absence::WrongType)),
+            b' ' | b'\t' | b'\n' | b'\r' | b',' | b']' | b'}' => Err(if self.value.is_integer() {
+                End::Found
+            } else {
+                End::Absent(Absence::Malformed)
+            }),
+            _ => Err(End::Absent(Absence::Malformed)),
         }
     }
 
-    fn take_text(&mut self, role: Role, escape: Escape, byte: u8) -> Result<(), Ended> {
+    fn take_text(&mut self, role: Role, escape: Escape, byte: u8) -> Result<(), End> {
         let next = match (escape, byte) {
             (Escape::None, b'"') => return self.end_text(role),
             (Escape::High(high), b'"') => {
                 self.unescaped_surrogate(high);
                 // The comparison may have changed the role.
                 let Step::Text(role, _) = self.step else {
-                    return Err(Err(Absence::Malformed));
+                    return Err(End::Absent(Absence::Malformed));
                 };
                 return self.end_text(role);
             }
@@ -341,7 +353,7 @@ impl JsonScan {
                     b'n' => b'\n',
                     b'r' => b'\r',
                     b't' => b'\t',
-                    _ => return Err(Err(Absence::Malformed)),
+                    _ => return Err(End::Absent(Absence::Malformed)),
                 };
                 if let Some(high) = high {
                     self.unescaped_surrogate(high);
@@ -350,7 +362,9 @@ impl JsonScan {
                 Escape::None
             }
             (Escape::Digits { value, seen, high }, _) => {
-                let digit = (byte as char).to_digit(16).ok_or(Err(Absence::Malformed))?;
+                let digit = (byte as char)
+                    .to_digit(16)
+                    .ok_or(End::Absent(Absence::Malformed))?;
                 let value = (value << 4) | digit as u16;
                 if seen < 3 {
                     Escape::Digits {
@@ -424,9 +438,9 @@ impl JsonScan {
         }
     }
 
-    fn end_text(&mut self, role: Role) -> Result<(), Ended> {
+    fn end_text(&mut self, role: Role) -> Result<(), End> {
         self.step = match role {
-            Role::Target => return Err(Ok(self.value.take())),
+            Role::Target => return Err(End::Found),
             Role::Other => Step::Next,
             Role::OtherName => Step::Colon(false),
             Role::Name(matched) => {
@@ -438,50 +452,11 @@ impl JsonScan {
     }
 }
 
-/// Bytes before the next quote or backslash.
-fn plain_run(bytes: &[u8]) -> usize {
-    bytes
-        .iter()
-        .position(|b| matches!(b, b'"' | b'\\'))
-        .unwrap_or(bytes.len())
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
 }
 
-/// Collects the value: its bytes while they are few, their digest from then on.
-#[derive(Default)]
-struct Value {
-    short: Vec<u8>,
-    long: Option<digest::Context>,
-}
-
-impl Value {
-    fn push(&mut self, bytes: &[u8]) {
-        if let Some(digest) = &mut self.long {
-            digest.update(bytes);
-        } else if self.short.len() + bytes.len() <= KEY_BYTES_MAX {
-            self.short.extend_from_slice(bytes);
-        } else {
-            let mut digest = digest::Context::new(&digest::SHA256);
-            digest.update(&self.short);
-            digest.update(bytes);
-            self.long = Some(digest);
-        }
-    }
-
-    fn take(&mut self) -> Scalar {
-        let mut sha256 = [0u8; 32];
-        match self.long.take() {
-            None => Scalar::Short(std::mem::take(&mut self.short)),
-            Some(digest) => {
-                sha256.copy_from_slice(digest.finish().as_ref());
-                Scalar::Long(sha256)
-            }
-        }
-    }
-
-    /// `None` when the digits are no JSON integer: no digit at all, or a zero in front.
-    fn take_integer(&mut self) -> Option<Scalar> {
-        let digits = self.short.strip_prefix(b"-").unwrap_or(&self.short);
-        let sound = !digits.is_empty() && (digits.len() == 1 || digits[0] != b'0');
-        sound.then(|| self.take())
-    }
+/// Of a number, or of `true`, `false`, `null`.
+fn is_in_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.')
 }

@@ -19,6 +19,7 @@ mod message;
 mod outcome;
 mod request;
 mod stamp;
+mod table;
 #[cfg(test)]
 mod tests;
 
@@ -39,6 +40,7 @@ pub use message::{MESSAGE_VERSION, MessageWriter};
 pub use outcome::{Cause, Outcome};
 pub use request::{OwnHeaders, request_headers};
 pub use stamp::{Signer, Stamp, stamp};
+pub use table::{CoreSinks, TableError};
 
 use crate::config::{EgressConfig, SinkConfig, SinkKind, SourceConfig};
 

@@ -14,8 +14,9 @@ use bytes::Bytes;
 
 use crate::config::Secret;
 
-/// Bytes of body handled between two chances to yield, with one hash.
-const SLICE_BYTES: usize = 64 * 1024;
+/// Bytes hashed between two chances to yield, over all hashes: under a millisecond also on a machine
+/// without instructions for it.
+const SLICE_BYTES: usize = 128 * 1024;
 
 /// Signs deliveries to one sink. Without secrets it signs nothing.
 #[derive(Default)]
@@ -66,7 +67,7 @@ pub async fn stamp(
     macs.iter_mut()
         .for_each(|mac| mac.update(before.as_bytes()));
     let mut chunks = Vec::new();
-    for slice in body.chunks(SLICE_BYTES) {
+    for slice in body.chunks(SLICE_BYTES / (1 + macs.len())) {
         sha256.update(slice);
         macs.iter_mut().for_each(|mac| mac.update(slice));
         if copy {

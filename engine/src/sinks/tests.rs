@@ -20,6 +20,7 @@ mod files;
 mod http_attempts;
 mod messages;
 mod requests;
+mod table;
 
 const ID: &str = "01939b5e-7b5f-7000-8000-000000000001";
 

@@ -5,3 +5,5 @@ mod damage;
 mod log;
 mod repaired;
 mod tools;
+
+mod with_store;

@@ -1,6 +1,6 @@
 //! Obeys the [`Scheduler`]: reads hooks, hands them to their sinks, writes what became of them.
 //!
-//! One task per shard keeps time (due rows, breakers, deadlines, gauges) and takes up rows that
+//! One task per shard keeps time (due rows, breakers, deadlines) and takes up rows that
 //! became durable; deliveries run on workers, each of which goes on with the next row when one is
 //! done, so that under load no task is started per delivery. As many workers as rows in flight.
 //!
@@ -32,8 +32,6 @@ use crate::metrics::{CoreMetrics, DeliveryResult, Metric, SinkLabel};
 
 /// How often deadlines of attempts are looked at while some are in flight.
 const SWEEP_MS: u64 = 200;
-/// How often gauges are set.
-const GAUGES_MS: u64 = 1_000;
 /// Rows taken up or brought forward before others get the core.
 const SLICE_ROWS: u32 = 256;
 /// When a hook that could not be read is tried again.
@@ -41,6 +39,53 @@ const UNREADABLE_AGAIN_MS: u64 = 30_000;
 
 /// The work of one attempt, on its core.
 pub type Attempt<'a> = Pin<Box<dyn Future<Output = Outcome> + 'a>>;
+
+/// Gauges of dispatch: of one shard, or of all shards of a core together.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Gauges {
+    /// What waits and what is under way.
+    pub counts: Counts,
+    /// Dead letters.
+    pub dead_count: u64,
+    /// How long the oldest row that could start, but for its sink, has been due.
+    pub oldest_due_age_ms: u64,
+}
+
+impl Gauges {
+    /// Adds another shard of the same core.
+    pub fn add(&mut self, other: &Gauges) {
+        let (mine, its) = (&mut self.counts, &other.counts);
+        mine.ready_count += its.ready_count;
+        mine.scheduled_count += its.scheduled_count;
+        mine.inflight.rows += its.inflight.rows;
+        mine.inflight.bytes += its.inflight.bytes;
+        mine.held_count += its.held_count;
+        mine.paused_sinks_count = mine.paused_sinks_count.max(its.paused_sinks_count);
+        mine.open_breakers_count += its.open_breakers_count;
+        self.dead_count += other.dead_count;
+        self.oldest_due_age_ms = self.oldest_due_age_ms.max(other.oldest_due_age_ms);
+    }
+
+    /// Sets the core's cells.
+    pub fn write(&self, metrics: &CoreMetrics) {
+        let counts = &self.counts;
+        metrics.set(Metric::QueuePending, u64::from(counts.ready_count));
+        metrics.set(Metric::QueueScheduled, u64::from(counts.scheduled_count));
+        metrics.set(Metric::QueueInflight, u64::from(counts.inflight.rows));
+        metrics.set(Metric::QueueInflightBytes, counts.inflight.bytes);
+        metrics.set(Metric::QueueDead, self.dead_count);
+        metrics.set(
+            Metric::DispatchPausedSinks,
+            u64::from(counts.paused_sinks_count),
+        );
+        metrics.set(Metric::DispatchPausedHooks, u64::from(counts.held_count));
+        metrics.set(
+            Metric::DispatchBreakersOpen,
+            u64::from(counts.open_breakers_count),
+        );
+        metrics.set(Metric::OldestDueAge, self.oldest_due_age_ms);
+    }
+}
 
 /// One sink, ready to be delivered to.
 pub trait Target {
@@ -185,9 +230,20 @@ impl<B: Backlog + 'static> Dispatch<B> {
         self.inner.scheduler.borrow().breaker(sink)
     }
 
-    /// Gauges.
-    pub fn counts(&self) -> Counts {
-        self.inner.scheduler.borrow().counts()
+    /// Gauges of this shard, as of now. Walks the sinks: about once a second, not more.
+    pub fn gauges(&self) -> Gauges {
+        let scheduler = self.inner.scheduler.borrow();
+        let backlog = &self.inner.backlog;
+        let oldest = scheduler
+            .heads()
+            .filter_map(|(_, row)| backlog.due_since_ms(row))
+            .min();
+        Gauges {
+            counts: scheduler.counts(),
+            dead_count: backlog.dead_count(),
+            oldest_due_age_ms: oldest
+                .map_or(0, |since| self.inner.host.wall_ms().saturating_sub(since)),
+        }
     }
 
     /// Starts no more deliveries, and completes when none is in flight or `patience` is over.
@@ -214,7 +270,7 @@ async fn run<B: Backlog + 'static>(inner: Rc<Inner<B>>, end: Seq) {
         inner.learn(sink);
     }
     let mut timer: Option<(u64, LocalFuture<()>)> = None;
-    let (mut sweep_at, mut gauges_at) = (0, 0);
+    let mut sweep_at = 0;
     while !inner.is_stopping.get() {
         inner.is_woken.set(false);
         let now_ms = inner.now_ms();
@@ -223,30 +279,19 @@ async fn run<B: Backlog + 'static>(inner: Rc<Inner<B>>, end: Seq) {
         }
         let mut has_more = scan_from.is_some();
         has_more |= inner.take_up();
-        let is_late = inner
-            .scheduler
-            .borrow_mut()
-            .advance(now_ms, &inner.backlog, SLICE_ROWS);
-        has_more |= is_late;
+        has_more |= inner.advance(now_ms);
         if now_ms >= sweep_at {
             inner.deadlines.sweep(now_ms);
             sweep_at = now_ms + SWEEP_MS;
-        }
-        if now_ms >= gauges_at {
-            inner.set_gauges();
-            gauges_at = now_ms + GAUGES_MS;
         }
         has_more |= inner.start_workers();
         if has_more {
             inner.host.yield_now().await;
             continue;
         }
-        let mut wake_at = gauges_at;
+        let mut wake_at = inner.scheduler.borrow().next_wake_ms();
         if inner.scheduler.borrow().inflight().rows > 0 {
-            wake_at = wake_at.min(sweep_at);
-        }
-        if let Some(next_ms) = inner.scheduler.borrow().next_wake_ms() {
-            wake_at = wake_at.min(next_ms);
+            wake_at = Some(wake_at.map_or(sweep_at, |at_ms| at_ms.min(sweep_at)));
         }
         inner.wait(&mut timer, wake_at).await;
     }
@@ -286,10 +331,11 @@ impl<B: Backlog + 'static> Inner<B> {
         }
     }
 
-    async fn wait(&self, timer: &mut Option<(u64, LocalFuture<()>)>, wake_at_ms: u64) {
-        let now_ms = self.now_ms();
-        if timer.as_ref().is_none_or(|(at_ms, _)| *at_ms > wake_at_ms) {
-            let left_ms = wake_at_ms.saturating_sub(now_ms).max(1);
+    async fn wait(&self, timer: &mut Option<(u64, LocalFuture<()>)>, wake_at_ms: Option<u64>) {
+        if let Some(wake_at_ms) = wake_at_ms
+            && timer.as_ref().is_none_or(|(at_ms, _)| *at_ms > wake_at_ms)
+        {
+            let left_ms = wake_at_ms.saturating_sub(self.now_ms()).max(1);
             *timer = Some((wake_at_ms, self.host.sleep(Duration::from_millis(left_ms))));
         }
         poll_fn(|cx| {
@@ -306,6 +352,23 @@ impl<B: Backlog + 'static> Inner<B> {
             Poll::Pending
         })
         .await;
+    }
+
+    /// Brings time forward by a slice; true when there is more to do.
+    fn advance(&self, now_ms: u64) -> bool {
+        let mut scheduler = self.scheduler.borrow_mut();
+        let has_more = scheduler.advance(now_ms, &self.backlog, SLICE_ROWS);
+        self.count_transitions(&scheduler);
+        has_more
+    }
+
+    fn count_transitions(&self, scheduler: &Scheduler) {
+        let now = scheduler.breaker_transitions();
+        let seen = self.transitions_seen.replace(now);
+        if now > seen {
+            self.metrics
+                .add(Metric::DispatchBreakerTransitions, now - seen);
+        }
     }
 
     /// Looks a sink up in today's table.
@@ -479,10 +542,10 @@ impl<B: Backlog + 'static> Inner<B> {
     fn finish(&self, start: Start, outcome: Outcome) {
         let (row, sink, attempt) = (start.row, start.sink, start.attempt);
         let (now_ms, random) = (self.now_ms(), self.host.random());
-        let verdict = self
-            .scheduler
-            .borrow_mut()
-            .finish(start, outcome, now_ms, random);
+        let mut scheduler = self.scheduler.borrow_mut();
+        let verdict = scheduler.finish(start, outcome, now_ms, random);
+        self.count_transitions(&scheduler);
+        drop(scheduler);
         match verdict {
             Verdict::Delivered => {
                 self.write(row, sink, attempt, DeliveryState::Delivered, 0, 0);
@@ -521,37 +584,5 @@ impl<B: Backlog + 'static> Inner<B> {
             state,
             reason,
         });
-    }
-
-    fn set_gauges(&self) {
-        let counts = self.scheduler.borrow().counts();
-        let metrics = &self.metrics;
-        metrics.set(Metric::QueuePending, u64::from(counts.ready_count));
-        metrics.set(Metric::QueueScheduled, u64::from(counts.scheduled_count));
-        metrics.set(Metric::QueueInflight, u64::from(counts.inflight.rows));
-        metrics.set(Metric::QueueInflightBytes, counts.inflight.bytes);
-        metrics.set(Metric::QueueDead, self.backlog.dead_count());
-        metrics.set(
-            Metric::DispatchPausedSinks,
-            u64::from(counts.paused_sinks_count),
-        );
-        metrics.set(Metric::DispatchPausedHooks, u64::from(counts.held_count));
-        metrics.set(
-            Metric::DispatchBreakersOpen,
-            u64::from(counts.open_breakers_count),
-        );
-        let seen = self.transitions_seen.replace(counts.breaker_transitions);
-        metrics.add(
-            Metric::DispatchBreakerTransitions,
-            counts.breaker_transitions - seen,
-        );
-        let oldest = self
-            .scheduler
-            .borrow()
-            .heads()
-            .filter_map(|(_, row)| self.backlog.due_since_ms(row))
-            .min();
-        let age_ms = oldest.map_or(0, |since| self.host.wall_ms().saturating_sub(since));
-        metrics.set(Metric::OldestDueAge, age_ms);
     }
 }

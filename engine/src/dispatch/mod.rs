@@ -23,7 +23,7 @@ pub use ankusa_wal::state::RowId;
 pub use backlog::{Backlog, StoreBacklog};
 pub use backoff::{RETRY_AFTER_MS_MAX, RetryPolicy};
 pub use breaker::{Breaker, BreakerPolicy, BreakerState};
-pub use driver::{Attempt, Dispatch, Plan, SinkTable, Target};
+pub use driver::{Attempt, Dispatch, Gauges, Plan, SinkTable, Target};
 pub use lanes::{LaneConfig, LaneState, Load, TenantNo};
 pub use scheduler::{
     Counts, DeadReason, Decision, Limits, Outcome, RowFacts, Rows, Scheduler, Start, Verdict,

@@ -198,8 +198,6 @@ pub struct Counts {
     pub paused_sinks_count: u32,
     /// Sinks whose breaker is not closed.
     pub open_breakers_count: u32,
-    /// How often a breaker changed its state.
-    pub breaker_transitions: u64,
 }
 
 /// The scheduler of one shard.
@@ -417,7 +415,6 @@ impl Scheduler {
             ready_count: self.ready_count,
             scheduled_count: self.wheel.count(),
             inflight: self.inflight,
-            breaker_transitions: self.breaker_transitions,
             ..Counts::default()
         };
         for (_, lane) in self.lanes.iter() {
@@ -436,6 +433,11 @@ impl Scheduler {
         self.lanes
             .iter()
             .filter_map(|(no, lane)| lane.ready.head().map(|row| (no, RowId(row))))
+    }
+
+    /// How often a breaker changed its state so far.
+    pub fn breaker_transitions(&self) -> u64 {
+        self.breaker_transitions
     }
 
     /// Rows in flight.

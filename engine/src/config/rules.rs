@@ -3,7 +3,7 @@
 //! A rule is silent while one of its keys is faulty by itself. Pure; runs at boot, at a reload and
 //! offline.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use super::areas::{
     DedupeScope, EgressConfig, EgressRule, IntakeType, OnVerifyFailure, Routing, SinkKind, SinkUrl,
@@ -13,6 +13,7 @@ use super::expand::Env;
 use super::problem::{Fault, Place};
 use super::values::Values;
 use super::{Config, Warning, suggest, table};
+use crate::egress;
 
 /// What a hook takes beside its body and head, at most.
 const ENVELOPE_BYTES: u64 = 65_536;
@@ -335,45 +336,18 @@ fn from_cluster(name: &str) -> bool {
         || name.contains("_UDP")
 }
 
-/// Why a sink can never be reached, as far as its URL shows.
+/// Why a sink can never be reached, as far as its URL shows. Where its name leads is seen only at
+/// the delivery.
 fn closed(url: &SinkUrl, egress: &EgressConfig) -> Option<String> {
-    let named = egress.allow.iter().any(|rule| match (rule, &url.host) {
-        (EgressRule::Host(name), UrlHost::Name(host)) => name == host,
-        (EgressRule::Cidr(cidr), UrlHost::Ip(ip)) => cidr.contains(*ip),
-        // A name may resolve into the block.
-        (EgressRule::Cidr(_), UrlHost::Name(_)) => !url.https && !egress.allow_http,
-        _ => false,
-    });
-    if named {
-        return None;
-    }
-    if !url.https && !egress.allow_http {
-        return Some(
-            "is plain http, which egress.allow_http forbids: nothing will be delivered".into(),
-        );
-    }
-    match &url.host {
-        UrlHost::Ip(ip) if is_private(*ip) && !egress.allow_private => Some(format!(
-            "{ip} is a private address, which egress.allow_private forbids: nothing will be delivered"
-        )),
-        UrlHost::Name(name) if name == "localhost" && !egress.allow_private => Some(
-            "localhost is this host, which egress.allow_private forbids: nothing will be delivered"
-                .into(),
-        ),
-        _ => None,
-    }
-}
-
-fn is_private(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => {
-            ip.is_private() || ip.is_loopback() || ip.is_link_local() || ip.is_unspecified()
-        }
-        IpAddr::V6(ip) => {
-            ip.is_loopback()
-                || ip.is_unique_local()
-                || ip.is_unicast_link_local()
-                || ip.is_unspecified()
-        }
-    }
+    let has_block = egress.allow.iter().any(|r| matches!(r, EgressRule::Cidr(_)));
+    let address = match &url.host {
+        UrlHost::Ip(ip) => *ip,
+        // A name may resolve into a block, and then plain http is allowed too.
+        UrlHost::Name(_) if has_block => return None,
+        UrlHost::Name(name) if name == "localhost" => Ipv4Addr::LOCALHOST.into(),
+        // Any public address: only the scheme is judged.
+        UrlHost::Name(_) => Ipv4Addr::new(1, 1, 1, 1).into(),
+    };
+    let refusal = egress::decide(egress, url.https, &url.host, address).err()?;
+    Some(format!("{refusal}: nothing will be delivered"))
 }

@@ -40,7 +40,7 @@ use crate::config::{EgressConfig, EgressRule, UrlHost};
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum EgressRefusal {
     /// Not encrypted.
-    #[error("plain http is not allowed (egress.allow_http)")]
+    #[error("plain http is not allowed (egress.allow_http, egress.allow)")]
     PlainHttp,
     /// Not an address of the public internet.
     #[error("{address} is {}, which is not allowed (egress.allow_private, egress.allow)", class.as_str())]

@@ -79,7 +79,7 @@ impl Cidr {
 pub enum EgressRule {
     /// Every address of the block.
     Cidr(Cidr),
-    /// The host of this name, lower case, whatever it resolves to.
+    /// The host of this name, lower case, at public, private and loopback addresses.
     Host(String),
 }
 
@@ -88,7 +88,7 @@ pub enum EgressRule {
 pub struct EgressConfig {
     /// Whether plain http is allowed.
     pub allow_http: bool,
-    /// Whether private, loopback and link-local addresses are allowed.
+    /// Whether private and loopback addresses are allowed; link-local ones need a block of theirs.
     pub allow_private: bool,
     /// Exceptions: what is named here may be reached although it is private, and over plain http.
     pub allow: Vec<EgressRule>,
@@ -228,7 +228,7 @@ pub(in crate::config) const EGRESS_KEYS: &[Key] = &[
         .live(),
     Key::boolean(
         "egress.allow_private",
-        "Allows sinks at private, loopback and link-local addresses.",
+        "Allows sinks at private and loopback addresses. Link-local ones, where the metadata services of clouds are, need a block in `egress.allow`.",
     )
     .or("false")
     .live(),

@@ -332,7 +332,7 @@ fn what_is_most_likely_not_meant_is_a_warning() {
     assert_eq!(
         of(&sink("http://a.example/x", ""), &[]),
         [
-            "f:3:91: sources.a.sinks[0].url: is plain http, which egress.allow_http forbids: nothing will be delivered"
+            "f:3:91: sources.a.sinks[0].url: plain http is not allowed (egress.allow_http, egress.allow): nothing will be delivered"
         ]
     );
     assert_eq!(
@@ -352,7 +352,7 @@ fn what_is_most_likely_not_meant_is_a_warning() {
     assert_eq!(
         of(&sink("https://127.0.0.1/x", ""), &[]),
         [
-            "f:3:91: sources.a.sinks[0].url: 127.0.0.1 is a private address, which egress.allow_private forbids: nothing will be delivered"
+            "f:3:91: sources.a.sinks[0].url: 127.0.0.1 is a loopback address, which is not allowed (egress.allow_private, egress.allow): nothing will be delivered"
         ]
     );
     assert_eq!(

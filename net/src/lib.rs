@@ -3,6 +3,7 @@
 //! - [`http1`]: the strict HTTP/1.1 server of the ingest port.
 //! - [`web`]: a general server on hyper, for the operator's port.
 //! - [`client`]: calls to other servers, with connections kept.
+//! - [`tls`]: who a server is.
 //! - [`dns`]: names to addresses on threads of their own.
 //!
 //! Knows nothing of the product: which paths exist, what an error is called and what a request
@@ -16,6 +17,7 @@ pub mod dns;
 pub mod http1;
 mod hyper_io;
 mod listen;
+pub mod tls;
 pub mod web;
 
 pub use listen::{ListenError, Listener, ensure_unclaimed};

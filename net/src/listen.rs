@@ -50,6 +50,11 @@ impl Listener {
         let socket =
             Socket::new(domain, Type::STREAM, Some(Protocol::TCP)).map_err(fail("socket"))?;
         socket.set_reuse_port(true).map_err(fail("SO_REUSEPORT"))?;
+        // Connections of ours that linger in the kernel inherit it and then do not hold the port
+        // against a plain bind ([`ensure_unclaimed`]).
+        socket
+            .set_reuse_address(true)
+            .map_err(fail("SO_REUSEADDR"))?;
         socket.set_nodelay(true).map_err(fail("TCP_NODELAY"))?;
         socket.bind(&address.into()).map_err(fail("bind"))?;
         socket.listen(BACKLOG).map_err(fail("listen"))?;

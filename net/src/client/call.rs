@@ -10,7 +10,7 @@ use futures_lite::FutureExt;
 use glommio::timer::Timer;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::header::{HOST, HeaderMap, HeaderValue};
+use hyper::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use hyper::{Method, Request, Response, StatusCode, Uri};
 
 use super::body::Chunks;
@@ -23,7 +23,7 @@ pub struct Call {
     pub method: Method,
     /// Path and query.
     pub target: Uri,
-    /// Headers. `Host` is added when absent; `Content-Length` always.
+    /// Headers. `Host` is added when absent; the body's framing is not theirs to say.
     pub headers: HeaderMap,
     /// The body.
     pub body: Chunks,
@@ -168,6 +168,8 @@ async fn send(
     *request.method_mut() = call.method.clone();
     *request.uri_mut() = call.target.clone();
     *request.headers_mut() = call.headers.clone();
+    request.headers_mut().remove(CONTENT_LENGTH);
+    request.headers_mut().remove(TRANSFER_ENCODING);
     if !call.headers.contains_key(HOST)
         && let Ok(host) = HeaderValue::try_from(authority(destination))
     {

@@ -5,7 +5,7 @@
 //! is parsed; an idle connection holds no receive buffer; nothing is read while the handler runs.
 //! Generic over the stream, so that TLS can lie under it.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -14,6 +14,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_lite::io::{AsyncRead, AsyncWrite};
+use futures_rustls::TlsAcceptor;
 
 use super::chunked::{ChunkDecoder, ChunkFault};
 use super::core::{Core, Entry, Phase, Signal};
@@ -38,7 +39,7 @@ enum End {
     Eof,
     /// The phase's deadline passed.
     Expired,
-    /// Idle, and the server wants the connection closed.
+    /// Nothing to read, and the server wants the connection closed.
     Closed,
     /// The connection broke.
     Broken,
@@ -58,6 +59,38 @@ impl From<HeadFault> for Stop {
             HeadFault::Malformed => Refusal::Malformed,
             HeadFault::TooLarge => Refusal::HeadTooLarge,
         })
+    }
+}
+
+/// Agrees on TLS, under the deadline of a head, then serves. A handshake that fails ends quietly.
+pub(super) async fn run_tls<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
+    entry: Entry,
+    handler: Rc<H>,
+    stream: S,
+    peer: SocketAddr,
+    tls: TlsAcceptor,
+) {
+    entry.enter(Phase::Head);
+    let slot = Rc::clone(&entry.slot);
+    let mut handshake = Box::pin(tls.accept(stream));
+    let agreed = poll_fn(|cx| {
+        if slot.signal() != Signal::None {
+            return Poll::Ready(None);
+        }
+        let polled = Pin::new(&mut handshake).poll(cx);
+        if polled.is_pending() {
+            slot.park(cx);
+        }
+        polled.map(Result::ok)
+    })
+    .await;
+    drop(handshake);
+    match agreed {
+        Some(stream) => {
+            entry.enter_first();
+            run(entry, handler, stream, peer).await;
+        }
+        None => entry.core().gauges.handshakes_failed.add(1),
     }
 }
 
@@ -99,7 +132,15 @@ pub(super) async fn run<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
             Err(Stop::Quiet(End::Broken)) => {
                 break connection.core().gauges.connections_broken.add(1);
             }
-            Err(Stop::Quiet(_)) => break,
+            Err(Stop::Quiet(End::Eof)) => break,
+            // TLS wants a farewell, if there is room for it.
+            Err(Stop::Quiet(End::Expired | End::Closed)) => {
+                break poll_fn(|cx| {
+                    let _ = Pin::new(&mut connection.stream).poll_close(cx);
+                    Poll::Ready(())
+                })
+                .await;
+            }
         }
     }
 }
@@ -283,6 +324,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Connection<H, S> {
         match self.read(want).await {
             Ok(n) => {
                 self.entry.slot.note_body_bytes(n);
+                glommio::yield_if_needed().await;
                 Ok(())
             }
             Err(End::Eof) => Err(Stop::Refuse(Refusal::BodyCut)),
@@ -433,33 +475,34 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Connection<H, S> {
                     without_body,
                 },
             );
-            Poll::Ready(match Pin::new(&mut self.stream).poll_write(cx, &out) {
-                Poll::Ready(Ok(n)) if n == out.len() => Ok(None),
-                Poll::Ready(Ok(n)) => Ok(Some(out[n..].to_vec())),
-                Poll::Pending => Ok(Some(out.clone())),
+            let rest = match Pin::new(&mut self.stream).poll_write(cx, &out) {
+                Poll::Ready(Ok(n)) if n == out.len() => Vec::new(),
+                Poll::Ready(Ok(n)) => return Poll::Ready(Ok(Some(out[n..].to_vec()))),
+                Poll::Pending => return Poll::Ready(Ok(Some(out.clone()))),
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(End::Broken)),
+            };
+            Poll::Ready(match Pin::new(&mut self.stream).poll_flush(cx) {
+                Poll::Ready(Ok(())) => Ok(None),
                 Poll::Ready(Err(_)) => Err(End::Broken),
+                Poll::Pending => Ok(Some(rest)),
             })
         })
         .await?;
-        match rest {
-            None => poll_fn(|cx| Pin::new(&mut self.stream).poll_flush(cx))
-                .await
-                .map_err(|_| End::Broken),
-            Some(rest) => {
-                self.entry.enter(Phase::Writing);
-                self.write(rest).await
-            }
+        if let Some(rest) = rest {
+            self.entry.enter(Phase::Writing);
+            self.write(rest).await?;
         }
+        Ok(())
     }
 
     /// Writes all of `bytes` under the current phase's deadline.
     async fn write(&mut self, bytes: Vec<u8>) -> Result<(), End> {
         let mut written = 0;
         poll_fn(|cx| {
+            if self.entry.slot.signal() == Signal::Expired {
+                return Poll::Ready(Err(End::Broken));
+            }
             while written < bytes.len() {
-                if self.entry.slot.signal() == Signal::Expired {
-                    return Poll::Ready(Err(End::Broken));
-                }
                 match Pin::new(&mut self.stream).poll_write(cx, &bytes[written..]) {
                     Poll::Ready(Ok(n)) if n > 0 => written += n,
                     Poll::Ready(_) => return Poll::Ready(Err(End::Broken)),
@@ -469,9 +512,11 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Connection<H, S> {
                     }
                 }
             }
-            Pin::new(&mut self.stream)
-                .poll_flush(cx)
-                .map_err(|_| End::Broken)
+            let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+            if flushed.is_pending() {
+                self.entry.slot.park(cx);
+            }
+            flushed.map_err(|_| End::Broken)
         })
         .await
     }
@@ -482,10 +527,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Connection<H, S> {
         self.buffer = BytesMut::new();
         self.entry.release();
         self.entry.enter(Phase::Draining);
-        if poll_fn(|cx| Pin::new(&mut self.stream).poll_close(cx))
-            .await
-            .is_err()
-        {
+        if poll_fn(|cx| self.poll_end(cx)).await.is_err() {
             return;
         }
         let mut left = self.core().limits.drain_bytes_max;
@@ -498,8 +540,20 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Connection<H, S> {
         }
     }
 
+    /// Tells the client that no more will come; TLS may have to wait for room to say so.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.entry.slot.signal() != Signal::None {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        let polled = Pin::new(&mut self.stream).poll_close(cx);
+        if polled.is_pending() {
+            self.entry.slot.park(cx);
+        }
+        polled
+    }
+
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        if self.entry.slot.signal() == Signal::Expired {
+        if self.entry.slot.signal() != Signal::None {
             return Poll::Ready(Ok(0));
         }
         let stream = Pin::new(&mut self.stream);

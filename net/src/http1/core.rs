@@ -16,6 +16,8 @@ use super::{Gauges, Limits};
 const SLAB_BYTES: usize = 64 * 1024;
 /// A new slab is begun when less than this is left.
 const SLAB_LEFT_MIN: usize = 8 * 1024;
+/// How long a stopping server waits for clients to end their side after their last answer.
+const STOPPING_DRAIN_MS: u64 = 500;
 
 pub(super) struct Core {
     pub(super) limits: Limits,
@@ -28,7 +30,7 @@ pub(super) struct Core {
     stopping: Cell<bool>,
     open: Cell<usize>,
     held: Cell<u64>,
-    idle_serial: Cell<u64>,
+    phase_serial: Cell<u64>,
     /// The accept loop, waiting for a connection to end.
     accepting: Cell<Option<Waker>>,
     /// Whoever stops the server, waiting for the last connection to end.
@@ -54,7 +56,7 @@ pub(super) enum Signal {
     None,
     /// Its phase's deadline passed.
     Expired,
-    /// Close if idle.
+    /// Close if still waiting for the client.
     Close,
 }
 
@@ -62,8 +64,8 @@ pub(super) enum Signal {
 pub(super) struct Slot {
     phase: Cell<Phase>,
     deadline_ms: Cell<u64>,
-    /// Orders idle connections by when they became so.
-    idle_serial: Cell<u64>,
+    /// Orders connections by when they entered their phase.
+    phase_serial: Cell<u64>,
     body_start_ms: Cell<u64>,
     body_bytes: Cell<u64>,
     signal: Cell<Signal>,
@@ -126,7 +128,7 @@ impl Core {
             stopping: Cell::new(false),
             open: Cell::new(0),
             held: Cell::new(0),
-            idle_serial: Cell::new(0),
+            phase_serial: Cell::new(0),
             accepting: Cell::new(None),
             stopper: Cell::new(None),
         }
@@ -165,7 +167,7 @@ impl Core {
         let slot = Rc::new(Slot {
             phase: Cell::new(Phase::Idle),
             deadline_ms: Cell::new(self.clock.now_ms() + self.limits.head_ms),
-            idle_serial: Cell::new(self.next_idle_serial()),
+            phase_serial: Cell::new(self.next_phase_serial()),
             body_start_ms: Cell::new(0),
             body_bytes: Cell::new(0),
             signal: Cell::new(Signal::None),
@@ -202,9 +204,12 @@ impl Core {
     /// No new request is begun from here on; idle connections close.
     pub(super) fn begin_stop(&self) {
         self.stopping.set(true);
+        let drained_ms = self.clock.now_ms() + STOPPING_DRAIN_MS;
         for slot in self.slots.borrow().entries.iter().flatten() {
-            if slot.phase.get() == Phase::Idle {
-                slot.tell(Signal::Close);
+            match slot.phase.get() {
+                Phase::Idle => slot.tell(Signal::Close),
+                Phase::Draining => slot.deadline_ms.set(slot.deadline_ms.get().min(drained_ms)),
+                Phase::Head | Phase::Body | Phase::Handling | Phase::Writing => {}
             }
         }
         if let Some(waker) = self.accepting.take() {
@@ -212,27 +217,34 @@ impl Core {
         }
     }
 
-    /// Ready when another connection may be opened or the server stops. At the ceiling it asks the
-    /// longest idle connections to close.
+    /// Ready when another connection may be opened or the server stops. At the ceiling it asks some
+    /// that only wait to close.
     pub(super) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
         if self.open.get() < self.limits.connections_max || self.stopping.get() {
             return Poll::Ready(());
         }
-        self.evict_idle();
+        self.evict();
         self.accepting.set(Some(cx.waker().clone()));
         Poll::Pending
     }
 
-    fn evict_idle(&self) {
+    /// Asks connections that wait for their client to close: those already answered, then those
+    /// that have waited longest for a request or the rest of a head.
+    fn evict(&self) {
         let slots = self.slots.borrow();
-        let mut idle: Vec<&Rc<Slot>> = slots
+        let mut waiting: Vec<(bool, u64, &Rc<Slot>)> = slots
             .entries
             .iter()
             .flatten()
-            .filter(|s| s.phase.get() == Phase::Idle && s.signal.get() == Signal::None)
+            .filter(|slot| slot.signal.get() == Signal::None)
+            .filter_map(|slot| match slot.phase.get() {
+                Phase::Draining => Some((false, slot.phase_serial.get(), slot)),
+                Phase::Idle | Phase::Head => Some((true, slot.phase_serial.get(), slot)),
+                Phase::Body | Phase::Handling | Phase::Writing => None,
+            })
             .collect();
-        idle.sort_unstable_by_key(|s| s.idle_serial.get());
-        for slot in idle.iter().take(self.limits.connections_max / 64 + 1) {
+        waiting.sort_unstable_by_key(|(unanswered, serial, _)| (*unanswered, *serial));
+        for (_, _, slot) in waiting.iter().take(self.limits.connections_max / 64 + 1) {
             slot.tell(Signal::Close);
             self.gauges.connections_evicted.add(1);
         }
@@ -247,9 +259,9 @@ impl Core {
         Poll::Pending
     }
 
-    fn next_idle_serial(&self) -> u64 {
-        self.idle_serial.set(self.idle_serial.get() + 1);
-        self.idle_serial.get()
+    fn next_phase_serial(&self) -> u64 {
+        self.phase_serial.set(self.phase_serial.get() + 1);
+        self.phase_serial.get()
     }
 
     pub(super) fn open_count(&self) -> usize {
@@ -279,18 +291,24 @@ impl Entry {
             Phase::Body => limits.body_ms,
             Phase::Handling => 0,
             Phase::Writing => limits.write_ms,
+            Phase::Draining if self.core.stopping.get() => limits.drain_ms.min(STOPPING_DRAIN_MS),
             Phase::Draining => limits.drain_ms,
         };
         self.slot.phase.set(phase);
         self.slot.signal.set(Signal::None);
         self.slot.deadline_ms.set(now_ms + allowed_ms);
-        if phase == Phase::Idle {
-            self.slot.idle_serial.set(self.core.next_idle_serial());
-        }
+        self.slot.phase_serial.set(self.core.next_phase_serial());
         if phase == Phase::Body {
             self.slot.body_start_ms.set(now_ms);
             self.slot.body_bytes.set(0);
         }
+    }
+
+    /// Waits for the first byte of a new connection: idle, but not for as long.
+    pub(super) fn enter_first(&self) {
+        self.enter(Phase::Idle);
+        let first_ms = self.core.clock.now_ms() + self.core.limits.head_ms;
+        self.slot.deadline_ms.set(first_ms);
     }
 
     /// Counts `bytes` of body against the core's ceiling; false: there is no room.

@@ -28,10 +28,12 @@ pub struct Gauges {
     pub connections_open: Counter,
     /// Connections accepted.
     pub connections_accepted: Counter,
-    /// Idle connections closed because the core was at its ceiling.
+    /// Waiting connections closed because the core was at its ceiling.
     pub connections_evicted: Counter,
     /// Accepts that failed (out of descriptors, mostly).
     pub accept_failures: Counter,
+    /// TLS handshakes that failed or took too long.
+    pub handshakes_failed: Counter,
     /// Requests given to the handler.
     pub requests: Counter,
     /// Requests in the handler now.

@@ -3,6 +3,7 @@
 //! Runs on the reactor core that started it, in the task queue it was started from.
 
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use super::core::Core;
 use super::limits::SWEEP_MS;
 use super::{Gauges, Handler, Limits, LimitsError, connection};
 use crate::Listener;
+use crate::tls::CurrentIdentity;
 
 /// Connections accepted in a row before other tasks get their turn.
 const ACCEPT_RUN_MAX: u32 = 32;
@@ -36,22 +38,48 @@ pub struct StopReport {
 }
 
 impl Server {
-    /// Begins to accept and serve.
+    /// Begins to accept and serve plain HTTP.
     pub fn start<H: Handler>(
         listener: Listener,
         handler: Rc<H>,
         limits: Limits,
     ) -> Result<Server, LimitsError> {
+        Server::start_with(listener, handler, limits, None)
+    }
+
+    /// Begins to accept and serve HTTP over TLS. What `identity` holds when a connection comes is
+    /// what it is shown.
+    pub fn start_tls<H: Handler>(
+        listener: Listener,
+        handler: Rc<H>,
+        limits: Limits,
+        identity: Rc<CurrentIdentity>,
+    ) -> Result<Server, LimitsError> {
+        Server::start_with(listener, handler, limits, Some(identity))
+    }
+
+    fn start_with<H: Handler>(
+        listener: Listener,
+        handler: Rc<H>,
+        limits: Limits,
+        identity: Option<Rc<CurrentIdentity>>,
+    ) -> Result<Server, LimitsError> {
         limits.check()?;
         let core = Rc::new(Core::new(limits));
         let listener = Rc::new(listener);
         glommio::spawn_local(sweep(Rc::clone(&core))).detach();
-        glommio::spawn_local(accept(Rc::clone(&core), Rc::clone(&listener), handler)).detach();
+        glommio::spawn_local(accept(
+            Rc::clone(&core),
+            Rc::clone(&listener),
+            handler,
+            identity,
+        ))
+        .detach();
         Ok(Server { core, listener })
     }
 
     /// The address it listens on.
-    pub fn local_addr(&self) -> std::net::SocketAddr {
+    pub fn local_addr(&self) -> SocketAddr {
         self.listener.local_addr()
     }
 
@@ -82,7 +110,12 @@ async fn sweep(core: Rc<Core>) {
     }
 }
 
-async fn accept<H: Handler>(core: Rc<Core>, listener: Rc<Listener>, handler: Rc<H>) {
+async fn accept<H: Handler>(
+    core: Rc<Core>,
+    listener: Rc<Listener>,
+    handler: Rc<H>,
+    identity: Option<Rc<CurrentIdentity>>,
+) {
     let mut pause_ms = ACCEPT_PAUSE_MS.0;
     let mut run = 0;
     loop {
@@ -97,8 +130,20 @@ async fn accept<H: Handler>(core: Rc<Core>, listener: Rc<Listener>, handler: Rc<
                     Ok(peer) => {
                         let entry = core.open();
                         let handler = Rc::clone(&handler);
-                        glommio::spawn_local(connection::run(entry, handler, stream, peer))
-                            .detach();
+                        let peer = canonical(peer);
+                        match &identity {
+                            None => {
+                                glommio::spawn_local(connection::run(entry, handler, stream, peer))
+                                    .detach()
+                            }
+                            Some(identity) => {
+                                let tls = identity.acceptor();
+                                glommio::spawn_local(connection::run_tls(
+                                    entry, handler, stream, peer, tls,
+                                ))
+                                .detach()
+                            }
+                        };
                     }
                     // The client is gone already.
                     Err(error) => tracing::debug!(%error, "accepted connection without a peer"),
@@ -120,4 +165,9 @@ async fn accept<H: Handler>(core: Rc<Core>, listener: Rc<Listener>, handler: Rc<
             glommio::executor().yield_task_queue_now().await;
         }
     }
+}
+
+/// An IPv4 client of a socket bound to `::` is told by its IPv4 address.
+fn canonical(peer: SocketAddr) -> SocketAddr {
+    SocketAddr::new(peer.ip().to_canonical(), peer.port())
 }

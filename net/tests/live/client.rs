@@ -281,6 +281,93 @@ fn deadlines_end_a_call_and_its_connection() {
 }
 
 #[test]
+fn framing_is_the_bodys_not_the_headers() {
+    let (destination, server) = serve(1, |_, stream, received| {
+        read_request(stream, received);
+        stream.write_all(OK).unwrap();
+    });
+    on_core(async {
+        let client = Client::new(ClientConfig::default());
+        let mut call = post([Bytes::from_static(b"abc")]);
+        for (name, value) in [
+            ("content-length", "99"),
+            ("transfer-encoding", "chunked"),
+            ("host", "other"),
+            ("x-a", "1"),
+        ] {
+            call.headers.insert(name, value.parse().unwrap());
+        }
+        client.call(&destination, call).await.unwrap();
+    });
+    let received = String::from_utf8(server.join().unwrap().remove(0))
+        .unwrap()
+        .to_ascii_lowercase();
+    assert!(
+        received.contains("content-length: 3\r\n") && received.contains("host: other\r\n"),
+        "{received}"
+    );
+    assert!(
+        received.contains("x-a: 1\r\n") && !received.contains("chunked"),
+        "{received}"
+    );
+}
+
+/// States of this process's connections to `port`, as the kernel numbers them.
+fn connections_to(port: u16) -> Vec<String> {
+    let remote = format!(":{port:04X}");
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    table
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .filter(|fields| fields.len() > 9 && fields[2].ends_with(&remote))
+        .map(|fields| fields[3].to_owned())
+        .collect()
+}
+
+#[test]
+fn a_connection_attempt_given_up_leaves_no_socket() {
+    const SYN_SENT: &str = "02";
+    // A queue for one connection, and full: further attempts get no answer.
+    let full = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    full.bind(
+        &"127.0.0.1:0"
+            .parse::<std::net::SocketAddr>()
+            .unwrap()
+            .into(),
+    )
+    .unwrap();
+    full.listen(0).unwrap();
+    let address = full.local_addr().unwrap().as_socket().unwrap();
+    let _first = TcpStream::connect(address).unwrap();
+    on_core(async {
+        let client = Client::new(ClientConfig::default());
+        let destination = to(Scheme::Http, "hooks.test", address.port());
+        for _ in 0..3 {
+            let end = client
+                .call(
+                    &destination,
+                    Call {
+                        connect_ms: 100,
+                        ..post([])
+                    },
+                )
+                .await;
+            assert!(
+                matches!(end, Err(CallError::ConnectTimeout(100))),
+                "{end:?}"
+            );
+        }
+        assert_eq!(client.gauges().connections_open.get(), 0);
+        while connections_to(address.port())
+            .iter()
+            .any(|state| state == SYN_SENT)
+        {
+            Timer::new(Duration::from_millis(1)).await;
+        }
+    });
+}
+
+#[test]
 fn what_cannot_be_connected_is_told() {
     let unused = TcpListener::bind("127.0.0.1:0")
         .unwrap()

@@ -13,8 +13,11 @@ use ankusa_net::Listener;
 use ankusa_net::http1::{
     Gauges, Handler, Head, HeadDecision, Limits, Refusal, Request, Response, Server, StopReport,
 };
+use ankusa_net::tls::{CurrentIdentity, Identity};
 use glommio::timer::Timer;
 use glommio::{LocalExecutorBuilder, Placement};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 
 /// Body limit of the test service.
 pub const BODY_MAX: u64 = 100_000;
@@ -102,6 +105,19 @@ pub struct Live {
 
 impl Live {
     pub fn start(limits: Limits) -> Live {
+        Live::start_at("127.0.0.1:0".parse().unwrap(), limits)
+    }
+
+    pub fn start_at(address: SocketAddr, limits: Limits) -> Live {
+        Live::start_with(address, limits, false)
+    }
+
+    /// Over TLS, as `hooks.test`.
+    pub fn start_tls(limits: Limits) -> Live {
+        Live::start_with("127.0.0.1:0".parse().unwrap(), limits, true)
+    }
+
+    fn start_with(address: SocketAddr, limits: Limits, tls: bool) -> Live {
         let (tell, told) = mpsc::channel();
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::new(Seen::default());
@@ -111,12 +127,17 @@ impl Live {
                 .make()
                 .unwrap();
             executor.run(async move {
-                let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+                let listener = Listener::bind(address).unwrap();
                 let service = Rc::new(Service {
                     seen: seen_there,
                     serial: Cell::new(0),
                 });
-                let server = Server::start(listener, service, limits).unwrap();
+                let server = if tls {
+                    let identity = CurrentIdentity::new(hooks_test());
+                    Server::start_tls(listener, service, limits, identity).unwrap()
+                } else {
+                    Server::start(listener, service, limits).unwrap()
+                };
                 tell.send((server.local_addr(), server.gauges())).unwrap();
                 while !stop_flag.load(Ordering::SeqCst) {
                     Timer::new(Duration::from_millis(2)).await;
@@ -167,8 +188,37 @@ impl Drop for Live {
     }
 }
 
+/// The certificate of `hooks.test`.
+fn hooks_test() -> Identity {
+    Identity::from_pem(
+        include_bytes!("tls/server.pem"),
+        include_bytes!("tls/server.key"),
+    )
+    .unwrap()
+}
+
+/// A TLS session with a server that it trusts to be `hooks.test`.
+pub fn tls_client(stream: TcpStream) -> rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots
+        .add(CertificateDer::from_pem_slice(include_bytes!("tls/ca.pem")).unwrap())
+        .unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let name = "hooks.test".try_into().unwrap();
+    rustls::StreamOwned::new(
+        rustls::ClientConnection::new(Arc::new(config), name).unwrap(),
+        stream,
+    )
+}
+
 /// Reads until the other side ends; a reset is told in the text.
-pub fn read_all(stream: &mut TcpStream) -> String {
+pub fn read_all(stream: &mut impl Read) -> String {
     let mut out = Vec::new();
     let end = stream.read_to_end(&mut out);
     let text = String::from_utf8_lossy(&out).into_owned();
@@ -179,7 +229,7 @@ pub fn read_all(stream: &mut TcpStream) -> String {
 }
 
 /// Reads one answer with a length.
-pub fn read_response(stream: &mut TcpStream) -> String {
+pub fn read_response(stream: &mut impl Read) -> String {
     let mut out = Vec::new();
     let mut byte = [0u8; 1];
     while !out.ends_with(b"\r\n\r\n") {
@@ -242,4 +292,16 @@ pub fn sockets_on_port(port: u16) -> usize {
             fields.len() > 9 && fields[1].ends_with(&local_port) && ours.contains(fields[9])
         })
         .count()
+}
+
+/// Lowers this process's limit on open descriptors.
+pub fn lower_descriptor_limit(most: u64) {
+    let limit = libc::rlimit {
+        rlim_cur: most,
+        rlim_max: most,
+    };
+    #[expect(unsafe_code, reason = "no safe call for it")]
+    // SAFETY: the pointer is to a whole rlimit that outlives the call.
+    let end = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    assert_eq!(end, 0);
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use ankusa_net::http1::Limits;
 
 use crate::harness::{
-    BODY_MAX, Live, read_all, read_response, sockets_on_port, statuses, wait_for,
+    BODY_MAX, Live, lower_descriptor_limit, read_all, read_response, sockets_on_port, statuses,
+    tls_client, wait_for,
 };
 
 const GOOD: &[u8] = b"POST /hook HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello";
@@ -413,6 +414,25 @@ fn at_the_ceiling_idle_connections_make_room() {
 }
 
 #[test]
+fn at_the_ceiling_half_sent_heads_make_room() {
+    let live = Live::start(Limits {
+        connections_max: 50,
+        ..Limits::default()
+    });
+    let half: Vec<_> = (0..100)
+        .map(|_| {
+            let mut stream = live.connect();
+            stream.write_all(b"POST /hook HT").unwrap();
+            stream
+        })
+        .collect();
+    let mut stream = live.connect();
+    stream.write_all(GOOD).unwrap();
+    assert!(read_response(&mut stream).starts_with("HTTP/1.1 201"));
+    drop(half);
+}
+
+#[test]
 fn a_client_that_takes_no_answers_is_cut_off() {
     let live = Live::start(Limits {
         write_ms: 200,
@@ -492,4 +512,136 @@ fn connections_that_come_and_go_leave_nothing_open() {
     wait_for("their descriptors to be closed", || {
         sockets_on_port(live.addr.port()) == 1
     });
+}
+
+#[test]
+fn a_port_is_free_again_at_once_and_a_second_claim_is_noticed() {
+    let live = Live::start(Limits::default());
+    assert!(ankusa_net::ensure_unclaimed(live.addr).is_err());
+    let mut stream = live.connect();
+    // The server ends this connection first, so its port lingers in the kernel.
+    stream
+        .write_all(b"POST /hook HTTP/1.0\r\nContent-Length: 0\r\n\r\n")
+        .unwrap();
+    assert_eq!(statuses(&read_all(&mut stream)), [201]);
+    drop(stream);
+    let address = live.addr;
+    assert_eq!(live.stop().connections_left, 0);
+    ankusa_net::ensure_unclaimed(address).unwrap();
+    let again = Live::start_at(address, Limits::default());
+    assert_eq!(statuses(&again.converse(GOOD)), [201]);
+}
+
+#[test]
+fn an_address_that_cannot_be_bound_is_an_error() {
+    let end = glommio::LocalExecutorBuilder::default()
+        .make()
+        .unwrap()
+        .run(async {
+            ankusa_net::Listener::bind("192.0.2.1:80".parse().unwrap()).map(|l| l.local_addr())
+        });
+    let text = end.unwrap_err().to_string();
+    assert!(
+        text.starts_with("cannot listen on 192.0.2.1:80: bind: "),
+        "{text}"
+    );
+}
+
+/// Runs in a process of its own, whose limit on descriptors it lowers.
+#[test]
+fn out_of_descriptors_it_waits_and_goes_on() {
+    const CHILD: &str = "ANKUSA_NET_TEST_FEW_DESCRIPTORS";
+    if std::env::var_os(CHILD).is_none() {
+        let status = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "http1::out_of_descriptors_it_waits_and_goes_on",
+                "--nocapture",
+            ])
+            .env(CHILD, "1")
+            .status()
+            .unwrap();
+        assert!(status.success());
+        return;
+    }
+    let live = Live::start(Limits::default());
+    let used = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
+    lower_descriptor_limit(used + 30);
+    // Both ends of a connection are in this process. When all descriptors are taken, one more is
+    // set free for a client: there is none for the server's end.
+    let spare = std::fs::File::open("/dev/null").unwrap();
+    let connect = || std::net::TcpStream::connect(live.addr).ok();
+    let mut streams: Vec<_> = std::iter::from_fn(connect).collect();
+    drop(spare);
+    streams.extend(connect());
+    wait_for("accepts to fail", || live.gauges.accept_failures.get() > 0);
+    assert!(live.gauges.accept_failures.get() < 1000, "spinning");
+    streams.drain(..streams.len() / 2 + 1);
+    for stream in &mut streams {
+        stream.write_all(GOOD).unwrap();
+        assert!(read_response(stream).starts_with("HTTP/1.1 201"));
+    }
+    assert!(live.gauges.accept_failures.get() < 1000, "spinning");
+}
+
+#[test]
+fn tls_lies_under_the_same_server() {
+    let live = Live::start_tls(Limits {
+        head_ms: 500,
+        ..Limits::default()
+    });
+    let mut stream = tls_client(live.connect());
+    let large = format!(
+        "POST /hook HTTP/1.1\r\nHost: a\r\nContent-Length: {BODY_MAX}\r\n\r\n{}",
+        "x".repeat(BODY_MAX as usize)
+    );
+    for _ in 0..2 {
+        stream.write_all(GOOD).unwrap();
+        assert!(read_response(&mut stream).starts_with("HTTP/1.1 201"));
+        stream.write_all(large.as_bytes()).unwrap();
+        assert!(read_response(&mut stream).contains(r#""len":100000,"#));
+    }
+    stream.write_all(&GOOD.repeat(50)).unwrap();
+    for _ in 0..50 {
+        assert!(read_response(&mut stream).starts_with("HTTP/1.1 201"));
+    }
+    stream.write_all(b"nonsense\n").unwrap();
+    let answer = read_all(&mut stream);
+    assert!(answer.ends_with("malformed_request\"}"), "{answer:?}");
+
+    // Plain HTTP, silence, and a half-sent greeting do not get far.
+    let plain = live.converse(GOOD);
+    assert!(!plain.contains("HTTP"), "{plain:?}");
+    assert_eq!(read_all(&mut live.connect()), "");
+    let mut half = live.connect();
+    half.write_all(&[22, 3, 1, 0]).unwrap();
+    assert_eq!(read_all(&mut half), "");
+    assert_eq!(live.gauges.handshakes_failed.get(), 3);
+    // Greeted, then silent: closed at the same deadline.
+    let mut silent = tls_client(live.connect());
+    silent.flush().unwrap();
+    assert_eq!(read_all(&mut silent), "");
+    assert_eq!(live.stop().connections_left, 0);
+}
+
+#[test]
+fn an_identity_is_replaced_for_later_connections() {
+    let good = (
+        &include_bytes!("tls/server.pem")[..],
+        &include_bytes!("tls/server.key")[..],
+    );
+    let identity = || ankusa_net::tls::Identity::from_pem(good.0, good.1).unwrap();
+    let current = ankusa_net::tls::CurrentIdentity::new(identity());
+    current.replace(identity());
+    for (chain, key) in [
+        (&b""[..], good.1),
+        (good.0, &b""[..]),
+        (
+            good.0,
+            &b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"[..],
+        ),
+        (&include_bytes!("tls/ca.pem")[..], good.1),
+    ] {
+        assert!(ankusa_net::tls::Identity::from_pem(chain, key).is_err());
+    }
 }

@@ -332,3 +332,64 @@ fn persistence_follows_version_and_connection() {
     check("1.0\r\nExpect: 100-continue", (false, false));
     check("1.1\r\nExpect: something", (true, false));
 }
+
+/// Small deterministic random numbers.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+}
+
+#[test]
+fn damaged_heads_never_panic_and_splitting_them_changes_nothing() {
+    let seeds: [&[u8]; 3] = [
+        b"POST /webhooks/a?b=c HTTP/1.1\r\nHost: a.example:4000\r\nContent-Length: 15\r\nX-Sig: t=1,v1=2\r\n\r\n",
+        b"POST http://a/b HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n",
+        b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+    ];
+    const ODD: &[u8] = b"\r\n\0 \t:;,+-0159aZ/?\x7f\x80\xff\x01\"";
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut accepted = 0;
+    for _ in 0..30_000 {
+        let mut bytes = seeds[random.below(3)].to_vec();
+        for _ in 0..=random.below(3) {
+            let at = random.below(bytes.len());
+            let odd = ODD[random.below(ODD.len())];
+            match random.below(3) {
+                0 => bytes[at] = odd,
+                1 => bytes.insert(at, odd),
+                _ => drop(bytes.remove(at)),
+            }
+        }
+        let whole = read(&bytes);
+        assert_eq!(whole, read_bytewise(&bytes), "{}", bytes.escape_ascii());
+        if let Ok(Some((len, _))) = whole {
+            accepted += 1;
+            let head = &bytes[..len];
+            let text = String::from_utf8_lossy(head).to_ascii_lowercase();
+            let lines: Vec<&str> = text.split("\r\n").collect();
+            let count = |name: &str| lines.iter().filter(|l| l.starts_with(name)).count();
+            assert!(head.ends_with(b"\r\n\r\n"));
+            assert!(
+                lines
+                    .iter()
+                    .all(|l| !l.contains(['\r', '\n', '\0', '\u{1}', '\u{7f}'])),
+                "{text:?}"
+            );
+            assert!(
+                count("content-length:") + count("transfer-encoding:") <= 1,
+                "{text:?}"
+            );
+            assert!(count("host:") <= 1, "{text:?}");
+        }
+    }
+    assert!(
+        accepted > 5_000,
+        "{accepted}: the damage is too heavy to test anything"
+    );
+}

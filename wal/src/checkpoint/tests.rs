@@ -68,7 +68,7 @@ fn load_blocks(blocks: &[Vec<u8>]) -> Result<Loaded, FormatError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn checkpoint_taken_while_the_state_changes_and_the_log_after_it_give_the_state(

@@ -8,7 +8,7 @@
 //!   these ends it leaves the table and its seq is *finished*, for good; a hook that is undone
 //!   leaves no trace.
 //! - `durable ≤ applied`. What is above `durable` can be undone, and only that: the store calls
-//!   [`State::settle`] whenever its durable mark rises and [`State::undo_in_flight`] at a fence.
+//!   [`State::settle`] whenever its durable mark rises and [`State::undo_above`] at a fence.
 //!   At boot it calls `settle` with a group's LSN before it applies the group.
 //! - At most 92 bytes per hook with one sink and 12 more per further one, at the worst load of
 //!   the look-ups, so that 4 more per row are left for an array kept in parallel.
@@ -33,6 +33,8 @@ mod segments;
 mod table;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod weight;
 
 pub use dead::DeadCursor;
 pub use finished::SeqSet;

@@ -287,7 +287,7 @@ impl History {
     fn fence(&mut self, carry: bool) {
         self.end_group();
         let lost: Vec<Group> = self.in_flight.drain(..).collect();
-        let undone = self.state.undo_in_flight();
+        let undone = self.state.undo_above(self.state.durable());
         // The seqs of undone hooks are not handed out again, which the next segment says.
         self.put(Entry::Record(Record::NextSeq(self.next_seq)));
         let came: BTreeSet<Seq> = undone.iter().map(|u| u.seq).collect();

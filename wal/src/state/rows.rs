@@ -35,7 +35,7 @@ pub(super) enum RowTag {
 }
 
 /// Twelve bytes: slot 26 bits, tag 2, attempts 12, sink 16, value 40.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(super) struct PackedRow([u32; 3]);
 
 const _: () = assert!(size_of::<PackedRow>() == 12);
@@ -51,7 +51,19 @@ pub(super) struct RowFields {
     pub(super) value: u64,
 }
 
+const SLOT_MASK: u32 = (1 << 26) - 1;
+
 impl PackedRow {
+    /// A row of no hook; the first one of a free run links to the next free run. It reads as
+    /// finished, so that an id kept for too long does no harm.
+    fn free(link: u32) -> PackedRow {
+        PackedRow([SLOT_MASK | (RowTag::Finished as u32) << 26, 0, link])
+    }
+
+    fn link(self) -> u32 {
+        self.0[2]
+    }
+
     pub(super) fn pack(fields: RowFields) -> PackedRow {
         let attempts = u32::from(fields.attempts.min(ATTEMPTS_MAX));
         debug_assert!(fields.slot.0 < 1 << 26 && fields.value < 1 << 40);
@@ -67,7 +79,7 @@ impl PackedRow {
     pub(super) fn unpack(self) -> RowFields {
         let [a, b, c] = self.0;
         RowFields {
-            slot: HookSlot(a & ((1 << 26) - 1)),
+            slot: HookSlot(a & SLOT_MASK),
             sink: SinkNo(b as u16),
             attempts: ((a >> 28) << 8 | (b >> 16) & 0xff) as u16,
             tag: match (a >> 26) & 3 {
@@ -91,7 +103,7 @@ struct Chunk {
 
 impl Chunk {
     fn new(run_rows: u32) -> Chunk {
-        let mut rows = vec![PackedRow::default(); CHUNK_ROWS as usize].into_boxed_slice();
+        let mut rows = vec![PackedRow::free(NONE); CHUNK_ROWS as usize].into_boxed_slice();
         let runs = CHUNK_ROWS / run_rows;
         for run in 0..runs {
             let next = if run + 1 < runs {
@@ -99,7 +111,7 @@ impl Chunk {
             } else {
                 NONE
             };
-            rows[(run * run_rows) as usize] = PackedRow([next, 0, 0]);
+            rows[(run * run_rows) as usize] = PackedRow::free(next);
         }
         Chunk {
             rows,
@@ -132,7 +144,7 @@ impl RowSlab {
             unreachable!("a chunk with room has memory");
         };
         let at = chunk.free_head;
-        chunk.free_head = chunk.rows[at as usize].0[0];
+        chunk.free_head = chunk.rows[at as usize].link();
         chunk.live_runs += 1;
         number << CHUNK_BITS | at
     }
@@ -175,7 +187,9 @@ impl RowSlab {
         let Some(chunk) = self.chunks[number as usize].as_mut() else {
             unreachable!("a live run is in a chunk with memory");
         };
-        chunk.rows[at as usize] = PackedRow([chunk.free_head, 0, 0]);
+        let run = &mut chunk.rows[at as usize..(at + chunk.run_rows) as usize];
+        run.fill(PackedRow::free(NONE));
+        run[0] = PackedRow::free(chunk.free_head);
         chunk.free_head = at;
         chunk.live_runs -= 1;
         let class = &mut self.with_room[chunk.run_rows as usize];
@@ -190,9 +204,10 @@ impl RowSlab {
     }
 
     pub(super) fn get(&self, row: RowId) -> RowFields {
-        match &self.chunks[(row.0 >> CHUNK_BITS) as usize] {
+        let chunk = self.chunks.get((row.0 >> CHUNK_BITS) as usize);
+        match chunk.and_then(Option::as_ref) {
             Some(chunk) => chunk.rows[(row.0 & (CHUNK_ROWS - 1)) as usize].unpack(),
-            None => unreachable!("row {} is not live", row.0),
+            None => PackedRow::free(NONE).unpack(),
         }
     }
 

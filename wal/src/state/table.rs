@@ -178,7 +178,7 @@ impl State {
         self.rows.ids_end()
     }
 
-    /// A row of a live hook.
+    /// A row of a live hook. Any other id reads as a finished row of no hook.
     pub fn row(&self, row: RowId) -> Row {
         let fields = self.rows.get(row);
         let state = match fields.tag {
@@ -350,8 +350,10 @@ impl State {
     }
 
     /// Undoes every hook that a group above `durable` brought, and forgets the copies and dedupe
-    /// rows of those groups. Other records of those groups stay applied.
-    pub fn undo_in_flight(&mut self) -> Vec<Undone> {
+    /// rows of those groups. Other records of those groups stay applied. The mark is the one at
+    /// the moment of the failure: what it covers is settled first and never undone.
+    pub fn undo_above(&mut self, durable: Lsn) -> Vec<Undone> {
+        self.settle(durable);
         self.fences += 1;
         let mut undone = Vec::new();
         while let Some(group) = self.in_flight.pop_newest() {

@@ -123,7 +123,7 @@ impl<D: Disk> Inner<D> {
         let mut writer = self.writer.borrow_mut();
         let mut state = self.state.borrow_mut();
         writer.stats.fences += 1;
-        let undone = state.undo_in_flight();
+        let undone = state.undo_above(durable);
         tracing::error!(
             shard = %self.config.shard, %durable, applied = %writer.pipeline.applied(),
             hooks_undone = undone.len(), "fenced after a failed write or sync"

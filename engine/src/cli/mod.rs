@@ -52,10 +52,7 @@ fn command(cli: Cli, out: &mut impl Write) -> io::Result<Exit> {
     let file = config::file_of(cli.config.as_deref(), &env);
     match cli.command {
         Command::Serve => Ok(match load_or_exit(file.as_deref(), &env) {
-            Ok(loaded) => {
-                tracing_subscriber::fmt().with_writer(io::stderr).init();
-                crate::node::serve(loaded.config)
-            }
+            Ok(loaded) => crate::node::serve_logged(loaded.config),
             Err(exit) => exit,
         }),
         Command::CheckConfig { json } => config_commands::check(file.as_deref(), &env, json, out),

@@ -10,19 +10,22 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use ankusa_net::client::{Client, ClientConfig, TlsClient};
+use ankusa_net::dns::{Resolver, ResolverThreads};
 use ankusa_net::Listener;
 use ankusa_net::http1::{Gauges, Limits, Server};
 use ankusa_wal::disk::glommio::GlommioDisk;
 use ankusa_wal::home::{StoreFacts, shard_dir};
-use ankusa_wal::{Host, Outcome, Seq, ShardId, TaskClass};
+use ankusa_wal::{Host, ShardId, TaskClass};
 
 use crate::claims::Desk;
 use crate::config::Config;
 use crate::ingest::{Ingest, IngestLimits, IngestParts, SourceTable};
 use crate::mesh::{Mesh, Port};
-use crate::metrics::{Metric, Registry};
+use crate::metrics::Registry;
 use crate::runtime::CoreHost;
-use crate::shard::{self, Shard};
+use crate::shard::{self, Shard, ShardParts};
+use crate::sinks::{CoreSinks, FileWriters, SinkContext};
 
 use super::message::{Event, Message};
 use super::observe::CoreObserver;
@@ -47,6 +50,12 @@ pub struct Start {
     pub registry: Arc<Registry>,
     /// The body of `GET /health`.
     pub health_body: &'static str,
+    /// Threads that look names up.
+    pub resolver: ResolverThreads,
+    /// Trust for sinks over TLS.
+    pub tls: Option<TlsClient>,
+    /// The writers of files.
+    pub files: FileWriters,
 }
 
 /// A core, as its own tasks see it.
@@ -122,7 +131,8 @@ async fn boot(start: Start) -> Result<(Rc<Core>, Server, Rc<StopFlag>), String> 
     );
     host.start(TaskClass::Ingest, sweep(Rc::clone(&core)));
 
-    let lines = open_shards(&core, &start.facts, cores).await?;
+    let sinks = Rc::new(sinks(&core, &start)?);
+    let lines = open_shards(&core, &start.facts, &sinks).await?;
     restore_claims(&core).await?;
     let _ = start.events.send(Event::Opened {
         core: start.index,
@@ -132,6 +142,9 @@ async fn boot(start: Start) -> Result<(Rc<Core>, Server, Rc<StopFlag>), String> 
         host.sleep(Duration::from_millis(1)).await;
     }
     let server = serve(&core, &start)?;
+    for shard in core.shards.borrow().iter() {
+        shard.dispatch.start();
+    }
     let _ = start.events.send(Event::Serving {
         core: start.index,
         ingest: server.local_addr(),
@@ -145,23 +158,26 @@ async fn boot(start: Start) -> Result<(Rc<Core>, Server, Rc<StopFlag>), String> 
 async fn open_shards(
     core: &Rc<Core>,
     facts: &StoreFacts,
-    cores: usize,
+    sinks: &Rc<CoreSinks>,
 ) -> Result<Vec<String>, String> {
     let config = Arc::clone(&core.config.borrow());
+    let cores = core.port.cores();
     let mut lines = Vec::new();
     for number in (core.index..usize::from(facts.shards)).step_by(cores.max(1)) {
         let id = ShardId(number as u16);
         let dir = shard_dir(&config.node.data_dir, id);
         let fault = |why: &dyn std::fmt::Display| format!("shard {id} ({}): {why}", dir.display());
         let disk = GlommioDisk::open(&dir).map_err(|e| fault(&e))?;
-        let shard = Shard::open(
+        let shard = Shard::open(ShardParts {
             disk,
-            Rc::clone(&core.host) as Rc<dyn Host>,
-            shard::store_config(&config, facts, id),
-            shard::queue_limits(&config, cores),
-            shard::group_limits(&config),
-            ShardListener::new(Rc::clone(core)),
-        )
+            host: Rc::clone(&core.host) as Rc<dyn Host>,
+            store: shard::store_config(&config, facts, id),
+            queue: shard::queue_limits(&config, cores),
+            group: shard::group_limits(&config),
+            deliveries: shard::dispatch_limits(&config, cores),
+            sinks: Rc::clone(sinks) as Rc<dyn crate::dispatch::SinkTable>,
+            observer: Rc::clone(&core.observer),
+        })
         .await
         .map_err(|e| fault(&e))?;
         lines.push(format!(
@@ -175,6 +191,22 @@ async fn open_shards(
         core.shards.borrow_mut().push(Rc::new(shard));
     }
     Ok(lines)
+}
+
+/// The sinks of this core.
+fn sinks(core: &Rc<Core>, start: &Start) -> Result<CoreSinks, String> {
+    let context = SinkContext {
+        host: Rc::clone(&core.host) as Rc<dyn Host>,
+        client: Client::new(ClientConfig {
+            tls: start.tls.clone(),
+            ..ClientConfig::default()
+        }),
+        resolver: Resolver::new(start.resolver.clone()),
+        egress: Rc::new(start.config.egress.clone()),
+        files: start.files.clone(),
+    };
+    CoreSinks::build(&start.config, &context, core.port.cores(), |name| start.registry.sink(name))
+        .map_err(|e| e.to_string())
 }
 
 /// Streams the live dedupe rows of this core's shards to the cores that own their keys.
@@ -247,6 +279,9 @@ async fn shut_down(core: &Rc<Core>, server: Server) -> Option<String> {
     }
     let shards = core.shards.borrow().clone();
     for shard in shards {
+        if !shard.dispatch.stop(grace).await {
+            faults.push(format!("shard {}: deliveries were still under way", shard.id));
+        }
         shard.commit.drain().await;
         if let Err(error) = shard.store.close().await {
             faults.push(format!("shard {}: {error}", shard.id));
@@ -294,31 +329,6 @@ async fn sweep(core: Rc<Core>) {
         core.desk.sweep(now_s, core.host.mono_us());
         core.port.flush();
         core.observer.sample(&core, core.server.borrow().as_deref());
-    }
-}
-
-/// What a shard's commit tells its core.
-struct ShardListener {
-    core: Rc<Core>,
-}
-
-impl ShardListener {
-    fn new(core: Rc<Core>) -> Rc<ShardListener> {
-        Rc::new(ShardListener { core })
-    }
-}
-
-impl crate::commit::driver::Listener for ShardListener {
-    fn durable(&self, _seq: Seq) {}
-
-    fn group_started(&self, records: usize, _bytes: usize) {
-        let metrics = &self.core.observer.metrics;
-        metrics.observe(Metric::WalCommitBatchSize, records as u64);
-    }
-
-    fn group_settled(&self, outcome: Outcome, micros: u64) {
-        let now_us = self.core.host.mono_us();
-        self.core.observer.group_settled(outcome, micros, now_us);
     }
 }
 

@@ -13,24 +13,69 @@ mod ready;
 mod signals;
 mod systemd;
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use crate::config::Config;
+use ankusa_net::client::TlsClient;
+use ankusa_net::dns::ResolverThreads;
+use tracing::level_filters::LevelFilter;
+
+use crate::config::{Config, LogFormat, LogLevel};
 use crate::exit::Exit;
+use crate::logging::{LineFormat, Log};
 use crate::mesh::Mesh;
 use crate::metrics::{MetricsConfig, Registry};
 use crate::runtime;
+use crate::sinks::FileWriters;
 
 use self::core::Start;
 use message::{Event, Message};
 
+/// How long the last log lines may take to be written.
+const LOG_PATIENCE: Duration = Duration::from_secs(2);
+
 /// What is left after `node.shutdown_ms` before the process ends without its cores.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(10);
 
-/// Runs a node until a signal stops it. How the configuration is loaded again on SIGHUP is given.
+/// Sets logging up, runs the node, and writes out what was logged last.
+pub fn serve_logged(config: Config) -> Exit {
+    let log = match Log::start(level(config.log.level), format(config.log.format)) {
+        Ok(log) => log,
+        Err(error) => {
+            eprintln!("ankusa: {error}");
+            return Exit::Failure;
+        }
+    };
+    let exit = serve(config);
+    log.close(LOG_PATIENCE);
+    exit
+}
+
+fn level(level: LogLevel) -> LevelFilter {
+    match level {
+        LogLevel::Trace => LevelFilter::TRACE,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Error => LevelFilter::ERROR,
+    }
+}
+
+fn format(format: LogFormat) -> LineFormat {
+    let is_terminal = std::io::stderr().is_terminal();
+    match format {
+        LogFormat::Json => LineFormat::Json,
+        LogFormat::Auto if !is_terminal => LineFormat::Json,
+        LogFormat::Text | LogFormat::Auto => LineFormat::Text {
+            with_colours: is_terminal,
+        },
+    }
+}
+
+/// Runs a node until a signal stops it.
 pub fn serve(config: Config) -> Exit {
     let prepared = match boot::prepare(&config) {
         Ok(prepared) => prepared,
@@ -56,6 +101,18 @@ pub fn serve(config: Config) -> Exit {
             .to_string()
             .into_boxed_str(),
     );
+    let resolver = match ResolverThreads::start() {
+        Ok(resolver) => resolver,
+        Err(error) => return fail(&format!("cannot start the threads that look names up: {error}")),
+    };
+    let tls = match TlsClient::load(None) {
+        Ok(tls) => Some(tls),
+        Err(error) => {
+            tracing::warn!("sinks over https will fail: {error}");
+            None
+        }
+    };
+    let files = FileWriters::default();
     for (index, cpu) in prepared.cpus.iter().enumerate() {
         let start = Start {
             index,
@@ -65,6 +122,9 @@ pub fn serve(config: Config) -> Exit {
             events: events.clone(),
             registry: Arc::clone(&registry),
             health_body,
+            resolver: resolver.clone(),
+            tls: tls.clone(),
+            files: files.clone(),
         };
         let name = format!("core-{index}");
         if let Err(why) = runtime::spawn_core(&name, Some(*cpu), move || self::core::run(start)) {
@@ -166,14 +226,11 @@ impl Node {
 }
 
 fn sink_labels(config: &Config) -> Vec<String> {
-    let sinks = |s: &crate::config::SourceConfig| {
-        let source = s.name.clone();
-        s.sinks
-            .iter()
-            .map(move |sink| format!("{source}/{}", sink.name))
-            .collect::<Vec<_>>()
-    };
-    config.sources.iter().flat_map(sinks).collect()
+    let sinks = config.sources.iter().flat_map(|source| &source.sinks);
+    let mut labels: Vec<String> = sinks.map(|sink| sink.name.clone()).collect();
+    labels.sort();
+    labels.dedup();
+    labels
 }
 
 fn fail(why: &str) -> Exit {

@@ -1,18 +1,22 @@
-//! One shard put together: its store and its commit, on the core that owns it.
+//! One shard put together: its store, its commit and its deliveries, on the core that owns it.
 //!
 //! Runs on a shard core.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use ankusa_wal::home::StoreFacts;
 use ankusa_wal::state::NamesFull;
 use ankusa_wal::{
-    Disk, Host, OpenError, OpenReport, ShardId, SinkNo, Store, StoreConfig, SyncMode,
+    Disk, Host, OpenError, OpenReport, Outcome, Seq, ShardId, SinkNo, Store, StoreConfig, SyncMode,
 };
 
 use crate::commit::QueueLimits;
 use crate::commit::driver::{Commit, GroupLimits, Listener};
 use crate::config::{Config, WalSync};
+use crate::dispatch::{BreakerPolicy, Dispatch, Limits, SinkTable, StoreBacklog};
+use crate::metrics::Metric;
+use crate::node::observe::CoreObserver;
 
 /// A shard that is open.
 pub struct Shard<D: Disk> {
@@ -22,6 +26,8 @@ pub struct Shard<D: Disk> {
     pub store: Store<D>,
     /// Its commit.
     pub commit: Commit<D>,
+    /// Its deliveries.
+    pub dispatch: Dispatch<StoreBacklog<D>>,
     /// What the open found.
     pub report: OpenReport,
     /// Bytes of one segment.
@@ -71,24 +77,74 @@ pub fn group_limits(config: &Config) -> GroupLimits {
     }
 }
 
+/// A shard's share of the bounds of dispatch.
+pub fn dispatch_limits(config: &Config, cores: usize) -> Limits {
+    let dispatch = &config.dispatch;
+    let node = Limits {
+        inflight_max: u32::try_from(dispatch.max_inflight).unwrap_or(u32::MAX),
+        inflight_bytes_max: dispatch.max_inflight_bytes,
+        breaker: BreakerPolicy {
+            failures: u32::try_from(dispatch.breaker_failures).unwrap_or(u32::MAX),
+            open_ms: dispatch.breaker_open_ms,
+            open_ms_max: dispatch.breaker_max_open_ms,
+        },
+    };
+    Limits::share(node, u32::try_from(cores).unwrap_or(u32::MAX))
+}
+
+/// What a shard is put together from.
+pub struct ShardParts<D: Disk> {
+    /// Its directory.
+    pub disk: D,
+    /// The core's time and tasks.
+    pub host: Rc<dyn Host>,
+    /// Settings of the store.
+    pub store: StoreConfig,
+    /// Ceilings of the queue.
+    pub queue: QueueLimits,
+    /// Ceilings of a group.
+    pub group: GroupLimits,
+    /// Bounds of dispatch.
+    pub deliveries: Limits,
+    /// Today's sinks.
+    pub sinks: Rc<dyn SinkTable>,
+    /// The core's counts.
+    pub observer: Rc<CoreObserver>,
+}
+
 impl<D: Disk> Shard<D> {
-    /// Opens the store and starts the commit.
-    pub async fn open(
-        disk: D,
-        host: Rc<dyn Host>,
-        store: StoreConfig,
-        queue: QueueLimits,
-        group: GroupLimits,
-        listener: Rc<dyn Listener>,
-    ) -> Result<Shard<D>, OpenError> {
-        let (id, segment_bytes) = (store.shard, store.segment_bytes);
-        let (store, report) = Store::open(disk, Rc::clone(&host), store).await?;
-        let commit = Commit::new(store.clone(), host, queue, group, None, listener);
+    /// Opens the store and starts the commit. Deliveries start with [`Dispatch::start`].
+    pub async fn open(parts: ShardParts<D>) -> Result<Shard<D>, OpenError> {
+        let (id, segment_bytes) = (parts.store.shard, parts.store.segment_bytes);
+        let (store, report) = Store::open(parts.disk, Rc::clone(&parts.host), parts.store).await?;
+        let listener = Rc::new(ShardListener {
+            host: Rc::clone(&parts.host),
+            observer: Rc::clone(&parts.observer),
+            dispatch: RefCell::new(None),
+        });
+        let commit = Commit::new(
+            store.clone(),
+            Rc::clone(&parts.host),
+            parts.queue,
+            parts.group,
+            None,
+            Rc::clone(&listener) as Rc<dyn Listener>,
+        );
+        let queued = commit.clone();
+        let dispatch = Dispatch::new(
+            parts.host,
+            StoreBacklog::new(store.clone(), Rc::new(move || queued.nudge())),
+            parts.sinks,
+            parts.deliveries,
+            Rc::clone(&parts.observer.metrics),
+        );
+        *listener.dispatch.borrow_mut() = Some(dispatch.clone());
         commit.start();
         Ok(Shard {
             id,
             store,
             commit,
+            dispatch,
             report,
             segment_bytes,
         })
@@ -102,5 +158,29 @@ impl<D: Disk> Shard<D> {
             self.store.enqueue(new);
         }
         Ok(sink)
+    }
+}
+
+/// What a shard's commit tells the rest of its core.
+struct ShardListener<D: Disk> {
+    host: Rc<dyn Host>,
+    observer: Rc<CoreObserver>,
+    dispatch: RefCell<Option<Dispatch<StoreBacklog<D>>>>,
+}
+
+impl<D: Disk> Listener for ShardListener<D> {
+    fn durable(&self, seq: Seq) {
+        if let Some(dispatch) = self.dispatch.borrow().as_ref() {
+            dispatch.durable(seq);
+        }
+    }
+
+    fn group_started(&self, records: usize, _bytes: usize) {
+        let metrics = &self.observer.metrics;
+        metrics.observe(Metric::WalCommitBatchSize, records as u64);
+    }
+
+    fn group_settled(&self, outcome: Outcome, micros: u64) {
+        self.observer.group_settled(outcome, micros, self.host.mono_us());
     }
 }

@@ -12,7 +12,7 @@ pub fn is_kept(name: &[u8]) -> bool {
         4 => !is("host"),
         6 => !(is("cookie") || is("expect")),
         7 => !(is("trailer") || is("upgrade")),
-        9 => !is("x-api-key"),
+        9 => !is("x-api-key") && !is_ours(name),
         10 => !(is("connection") || is("keep-alive") || is("set-cookie")),
         12 => !is("content-type") && !is_ours(name),
         13 => !is("authorization") && !is_ours(name),

@@ -74,12 +74,17 @@ impl IngestItem {
     }
 }
 
-struct Kept<'a>(Head<'a>);
+/// The headers that are stored. The one in which a source's own secret arrives is not.
+struct Kept<'a> {
+    head: Head<'a>,
+    credential: Option<&'a str>,
+}
 
 impl Headers for Kept<'_> {
     fn visit(&self, each: &mut dyn FnMut(&[u8], &[u8])) {
-        for (name, value) in self.0.headers() {
-            if is_kept(name) {
+        for (name, value) in self.head.headers() {
+            let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+            if is_kept(name) && !self.credential.is_some_and(is) {
                 each(name, value);
             }
         }
@@ -89,7 +94,10 @@ impl Headers for Kept<'_> {
 impl Item for IngestItem {
     fn draft(&self, f: &mut dyn FnMut(&HookDraft<'_>)) {
         let head = self.request.head();
-        let headers = Kept(self.request.head());
+        let headers = Kept {
+            head: self.request.head(),
+            credential: self.source.verifier.credential_header(),
+        };
         f(&HookDraft {
             id: self.id,
             received_at_ms: self.received_at_ms,

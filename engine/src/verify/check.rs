@@ -81,6 +81,15 @@ impl Verifier {
         self.scheme
     }
 
+    /// The header in which the secret itself arrives, lower case: never to be stored or passed on.
+    pub fn credential_header(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Bearer { header, .. } => Some(header),
+            Kind::Basic { .. } => Some("authorization"),
+            Kind::Open | Kind::Refusing | Kind::Signed { .. } => None,
+        }
+    }
+
     /// Everything that can be said before the body is hashed. `now_s` is the time of receipt, also
     /// when a quarantined hook is looked at again later.
     pub fn begin<'v, 'h>(

@@ -382,7 +382,9 @@ fn bearer_compares_whole_tokens() {
     assert_eq!(with("Basic token"), Err(Reason::BadScheme));
     assert_eq!(with("token"), Err(Reason::BadScheme));
     fails(&v, &[], b"x", Reason::MissingSignature);
+    assert_eq!(v.credential_header(), Some("authorization"));
     let bare = verifier(bearer("X-Token", "", &["token"]));
+    assert_eq!(bare.credential_header(), Some("x-token"));
     assert!(run(&bare, &[("x-token", "token")], b"x", NOW_S).is_ok());
 }
 

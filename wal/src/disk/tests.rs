@@ -261,3 +261,54 @@ fn jobs_beyond_the_bound_are_refused_and_the_others_still_answered() {
         assert_eq!(waiting.remove(0).await.unwrap(), 0);
     });
 }
+
+/// Set in a child process only: the limit it puts on itself would hit every other test.
+const LIMITED: &str = "ANKUSA_TEST_FILE_LIMIT";
+
+#[test]
+fn short_writes_are_told_and_errors_keep_their_errno() {
+    if std::env::var_os(LIMITED).is_some() {
+        return write_into_a_limit();
+    }
+    let dir = real_dir();
+    let name = "disk::tests::short_writes_are_told_and_errors_keep_their_errno";
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name])
+        .env(LIMITED, dir.path())
+        .output()
+        .unwrap();
+    assert!(
+        child.status.success(),
+        "{}",
+        String::from_utf8_lossy(&child.stderr)
+    );
+    assert!(dir.path().join("f").exists(), "the child did its work");
+}
+
+fn write_into_a_limit() {
+    let limit = libc::rlimit {
+        rlim_cur: 3 * BLOCK_BYTES as u64,
+        rlim_max: 3 * BLOCK_BYTES as u64,
+    };
+    #[expect(
+        unsafe_code,
+        reason = "std has neither call; this process runs nothing else"
+    )]
+    // SAFETY: the limit is a valid structure; the signal is ignored, no handler is installed.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &limit), 0);
+    }
+    let path = std::path::PathBuf::from(std::env::var_os(LIMITED).unwrap());
+    on_core(move || async move {
+        let disk = GlommioDisk::open(&path).unwrap();
+        let file = disk.create("f").await.unwrap();
+        let buf = Rc::new(disk.alloc(4 * BLOCK_BYTES));
+        let wrote = disk.write_at(&file, buf, 0).await.unwrap();
+        assert_eq!(wrote, 3 * BLOCK_BYTES, "up to the limit");
+        let buf = Rc::new(disk.alloc(BLOCK_BYTES));
+        let error = disk.write_at(&file, buf, 3 * BLOCK_BYTES as u64).await;
+        assert_eq!(errno(error), Some(libc::EFBIG));
+        disk.close(file).await;
+    });
+}

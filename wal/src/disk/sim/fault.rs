@@ -314,6 +314,8 @@ counters! {
     overlapping_writes,
     /// Broken contract: a sync on a descriptor where a sync had failed.
     syncs_after_failure,
+    /// Broken contract: a write on a descriptor where a sync, or a synced write, had failed.
+    writes_after_failure,
     /// Broken contract: a descriptor dropped without `close`.
     unclosed_files,
 }

@@ -77,6 +77,9 @@ impl SimDisk {
         shared.count(|c| c.sectors_lost += lost);
         if durable {
             self.edge(FlushEdge::After);
+            file.0
+                .sync_failed
+                .set(file.0.sync_failed.get() || error.is_some());
         }
         match error {
             Some(code) => Err(errno(code)),
@@ -202,6 +205,9 @@ impl Disk for SimDisk {
     async fn write_at(&self, file: &SimFile, buf: Rc<SimBuf>, pos: u64) -> io::Result<usize> {
         let bytes = buf.0.len();
         check_aligned(pos, bytes)?;
+        if file.0.sync_failed.get() {
+            self.0.count(|c| c.writes_after_failure += 1);
+        }
         let id = Rc::new(Cell::new(0));
         let issue = {
             let (disk, id, ino) = (self.clone(), Rc::clone(&id), file.0.ino);

@@ -13,111 +13,32 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use ankusa_wal::host::LocalFuture;
-use ankusa_wal::{Delivery, DeliveryState, Host, ReadError, Seq, SinkName, SinkNo, TaskClass};
+use ankusa_wal::{Delivery, DeliveryState, Host, ReadError, Seq, SinkNo, TaskClass};
 
 use super::RowId;
 use super::backlog::Backlog;
-use super::backoff::RetryPolicy;
 use super::breaker::BreakerState;
 use super::deadlines::Deadlines;
+use super::gauges::Gauges;
 use super::lanes::{LaneConfig, LaneState, TenantNo};
-use super::scheduler::{Counts, DeadReason, Decision, Limits, Outcome, Scheduler, Start, Verdict};
-use crate::metrics::{CoreMetrics, DeliveryResult, Metric, SinkLabel};
+use super::plan::{Plan, SinkTable};
+use super::scheduler::{DeadReason, Decision, Limits, Outcome, Scheduler, Start, Verdict};
+use crate::log_limited;
+use crate::metrics::{CoreMetrics, DeliveryResult, Metric};
 
 /// How often deadlines of attempts are looked at while some are in flight.
 const SWEEP_MS: u64 = 200;
 /// Rows taken up or brought forward before others get the core.
 const SLICE_ROWS: u32 = 256;
+/// How often the same kind of damage is said.
+const SAME_LOG: Duration = Duration::from_secs(1);
 /// When a hook that could not be read is tried again.
 const UNREADABLE_AGAIN_MS: u64 = 30_000;
-
-/// The work of one attempt, on its core.
-pub type Attempt<'a> = Pin<Box<dyn Future<Output = Outcome> + 'a>>;
-
-/// Gauges of dispatch: of one shard, or of all shards of a core together.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Gauges {
-    /// What waits and what is under way.
-    pub counts: Counts,
-    /// Dead letters.
-    pub dead_count: u64,
-    /// How long the oldest row that could start, but for its sink, has been due.
-    pub oldest_due_age_ms: u64,
-}
-
-impl Gauges {
-    /// Adds another shard of the same core.
-    pub fn add(&mut self, other: &Gauges) {
-        let (mine, its) = (&mut self.counts, &other.counts);
-        mine.ready_count += its.ready_count;
-        mine.scheduled_count += its.scheduled_count;
-        mine.inflight.rows += its.inflight.rows;
-        mine.inflight.bytes += its.inflight.bytes;
-        mine.held_count += its.held_count;
-        mine.paused_sinks_count = mine.paused_sinks_count.max(its.paused_sinks_count);
-        mine.open_breakers_count += its.open_breakers_count;
-        self.dead_count += other.dead_count;
-        self.oldest_due_age_ms = self.oldest_due_age_ms.max(other.oldest_due_age_ms);
-    }
-
-    /// Sets the core's cells.
-    pub fn write(&self, metrics: &CoreMetrics) {
-        let counts = &self.counts;
-        metrics.set(Metric::QueuePending, u64::from(counts.ready_count));
-        metrics.set(Metric::QueueScheduled, u64::from(counts.scheduled_count));
-        metrics.set(Metric::QueueInflight, u64::from(counts.inflight.rows));
-        metrics.set(Metric::QueueInflightBytes, counts.inflight.bytes);
-        metrics.set(Metric::QueueDead, self.dead_count);
-        metrics.set(
-            Metric::DispatchPausedSinks,
-            u64::from(counts.paused_sinks_count),
-        );
-        metrics.set(Metric::DispatchPausedHooks, u64::from(counts.held_count));
-        metrics.set(
-            Metric::DispatchBreakersOpen,
-            u64::from(counts.open_breakers_count),
-        );
-        metrics.set(Metric::OldestDueAge, self.oldest_due_age_ms);
-    }
-}
-
-/// One sink, ready to be delivered to.
-pub trait Target {
-    /// Makes one attempt with the bytes of a hook's envelope.
-    ///
-    /// # Cancel safety
-    /// Dropping it gives the attempt up; the sink may have the hook all the same.
-    fn deliver<'a>(&'a self, envelope: &'a [u8]) -> Attempt<'a>;
-}
-
-/// A sink as it is configured today.
-#[derive(Clone)]
-pub struct Plan {
-    /// Where it delivers.
-    pub target: Rc<dyn Target>,
-    /// Rows in flight at once, on this core.
-    pub concurrency: u32,
-    /// Retry settings.
-    pub retry: RetryPolicy,
-    /// An attempt that takes longer has failed.
-    pub timeout_ms: u64,
-    /// Its rows wait.
-    pub paused: bool,
-    /// Its label.
-    pub label: SinkLabel,
-}
-
-/// Today's sinks.
-pub trait SinkTable {
-    /// The sink of this name; `None` when it is not configured any more.
-    fn plan(&self, name: &SinkName) -> Option<Plan>;
-}
 
 /// The dispatch of one shard. A clone is the same one.
 pub struct Dispatch<B: Backlog> {
@@ -371,6 +292,23 @@ impl<B: Backlog + 'static> Inner<B> {
         }
     }
 
+    /// Says what a breaker did: at most once per open period and sink.
+    fn tell_breaker(&self, sink: SinkNo, state: BreakerState, now_ms: u64) {
+        let Some(name) = self.backlog.sink_name(sink) else {
+            return;
+        };
+        let [source, sink] = [&name.source, &name.name].map(|part| String::from_utf8_lossy(part));
+        let (source, sink) = (&*source, &*sink);
+        match state {
+            BreakerState::Open { until_ms } => {
+                let for_ms = until_ms.saturating_sub(now_ms);
+                tracing::warn!(source, sink, for_ms, "the sink fails; its deliveries wait");
+            }
+            BreakerState::Closed => tracing::info!(source, sink, "the sink works again"),
+            BreakerState::HalfOpen | BreakerState::Probing => {}
+        }
+    }
+
     /// Looks a sink up in today's table.
     fn learn(&self, sink: SinkNo) {
         let Some(name) = self.backlog.sink_name(sink) else {
@@ -533,7 +471,13 @@ impl<B: Backlog + 'static> Inner<B> {
 
     fn unreadable(&self, seq: Seq, error: &ReadError) -> Outcome {
         self.metrics.inc(Metric::DispatchReadFailures);
-        tracing::error!(%seq, %error, "a hook cannot be read for delivery; it stays due");
+        log_limited!(
+            error,
+            SAME_LOG,
+            %seq,
+            %error,
+            "a hook cannot be read for delivery; it stays due"
+        );
         Outcome::NotMade {
             again_ms: UNREADABLE_AGAIN_MS,
         }
@@ -543,9 +487,14 @@ impl<B: Backlog + 'static> Inner<B> {
         let (row, sink, attempt) = (start.row, start.sink, start.attempt);
         let (now_ms, random) = (self.now_ms(), self.host.random());
         let mut scheduler = self.scheduler.borrow_mut();
+        let before = scheduler.breaker(sink);
         let verdict = scheduler.finish(start, outcome, now_ms, random);
+        let after = scheduler.breaker(sink);
         self.count_transitions(&scheduler);
         drop(scheduler);
+        if before != after {
+            self.tell_breaker(sink, after, now_ms);
+        }
         match verdict {
             Verdict::Delivered => {
                 self.write(row, sink, attempt, DeliveryState::Delivered, 0, 0);

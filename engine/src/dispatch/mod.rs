@@ -9,7 +9,9 @@ pub mod backlog;
 pub mod backoff;
 pub mod breaker;
 pub mod driver;
+pub mod gauges;
 pub mod lanes;
+pub mod plan;
 pub mod scheduler;
 
 mod deadlines;
@@ -23,8 +25,10 @@ pub use ankusa_wal::state::RowId;
 pub use backlog::{Backlog, StoreBacklog};
 pub use backoff::{RETRY_AFTER_MS_MAX, RetryPolicy};
 pub use breaker::{Breaker, BreakerPolicy, BreakerState};
-pub use driver::{Attempt, Dispatch, Gauges, Plan, SinkTable, Target};
+pub use driver::Dispatch;
+pub use gauges::Gauges;
 pub use lanes::{LaneConfig, LaneState, Load, TenantNo};
+pub use plan::{Attempt, Plan, SinkTable, Target, limits};
 pub use scheduler::{
     Counts, DeadReason, Decision, Limits, Outcome, RowFacts, Rows, Scheduler, Start, Verdict,
 };

@@ -217,6 +217,7 @@ impl Run {
         }
         let start = self.flying.swap_remove(pick % self.flying.len());
         let (row, attempt) = (start.row.0, start.attempt);
+        let is_live = matches!(self.scheduler.sink(start.sink), LaneState::Live(_));
         let outcome = match how {
             0..=2 => Outcome::Delivered,
             3 => Outcome::Permanent,
@@ -235,7 +236,7 @@ impl Run {
             }
             Verdict::RetryIn { attempts, delay_ms } => {
                 assert_eq!(attempts, attempt);
-                assert!(attempts < 4);
+                assert!(attempts < 4 || !is_live);
                 self.table.0.borrow_mut().get_mut(&row).unwrap().attempts = attempts;
                 self.wait(row, delay_ms);
             }
@@ -288,7 +289,6 @@ impl Run {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
     #[test]
     fn no_row_is_lost_or_started_twice_or_early_or_passed_over(
         ops in prop::collection::vec(op(), 1..250),

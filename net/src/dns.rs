@@ -19,6 +19,8 @@ use atomic_waker::AtomicWaker;
 
 /// Threads that look names up: a dead name server holds one for many seconds.
 const THREADS: usize = 4;
+/// The system's resolver may load modules of any appetite.
+const STACK_BYTES: usize = 1024 * 1024;
 /// Lookups waiting for a thread.
 const QUEUE_MAX: usize = 256;
 /// Names cached per core.
@@ -80,7 +82,7 @@ impl ResolverThreads {
             let lookups = Arc::clone(&lookups);
             let thread = std::thread::Builder::new()
                 .name(format!("dns-{n}"))
-                .stack_size(256 * 1024);
+                .stack_size(STACK_BYTES);
             thread.spawn(move || answer_lookups(&lookups, look_up))?;
         }
         Ok(ResolverThreads { queue })
@@ -126,7 +128,8 @@ impl Resolver {
     }
 
     /// The addresses of `host`, in the system's order of preference; never an empty list. An
-    /// address in text (also in brackets) is itself.
+    /// address in text (also in brackets) is itself. Has no deadline of its own: a dead name server
+    /// can take half a minute.
     ///
     /// # Cancel safety
     /// Dropping it leaves the lookup running for others.

@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -44,6 +45,10 @@ pub trait WebService: 'static {
     /// The body of an answer the server gives itself: 413 or 408 (400: the body was cut).
     fn refusal(&self, status: StatusCode) -> Bytes;
 }
+
+/// Who sent a request: among its extensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer(pub SocketAddr);
 
 /// Limits of a [`WebServer`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,7 +116,7 @@ impl WebServer {
     }
 
     /// The address it listens on.
-    pub fn local_addr(&self) -> std::net::SocketAddr {
+    pub fn local_addr(&self) -> SocketAddr {
         self.listener.local_addr()
     }
 
@@ -218,8 +223,11 @@ impl Drop for Entry {
 }
 
 async fn serve<S: WebService>(entry: Entry, stream: TcpStream, service: Rc<S>) {
+    let Ok(peer) = stream.peer_addr() else { return };
+    let peer = Peer(SocketAddr::new(peer.ip().to_canonical(), peer.port()));
     entry.restart();
-    let answer = service_fn(|request: Request<Incoming>| {
+    let answer = service_fn(|mut request: Request<Incoming>| {
+        request.extensions_mut().insert(peer);
         let (service, entry) = (&service, &entry);
         async move {
             let response = answer(entry, &**service, request).await;

@@ -457,15 +457,20 @@ fn stopping_closes_idle_connections_and_lets_requests_end() {
         stream.write_all(GOOD).unwrap();
         assert!(read_response(stream).starts_with("HTTP/1.1 201"));
     }
-    let mut busy = live.connect();
-    busy.write_all(b"POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello")
-        .unwrap();
+    let mut busy: Vec<_> = (0..200).map(|_| live.connect()).collect();
+    for stream in &mut busy {
+        stream
+            .write_all(b"POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello")
+            .unwrap();
+    }
     let mut partial = live.connect();
     partial.write_all(&GOOD[..30]).unwrap();
     wait_for("all to be open", || {
-        live.gauges.connections_open.get() == 502
+        live.gauges.connections_open.get() == 701
     });
-    wait_for("the handler", || live.gauges.requests_inflight.get() == 1);
+    wait_for("the handlers", || {
+        live.gauges.requests_inflight.get() == 200
+    });
 
     live.begin_stop();
     for stream in &mut idle {
@@ -477,7 +482,7 @@ fn stopping_closes_idle_connections_and_lets_requests_end() {
     );
     partial.write_all(&GOOD[30..]).unwrap();
     live.seen.gate.store(true, Ordering::SeqCst);
-    for stream in [&mut busy, &mut partial] {
+    for stream in busy.iter_mut().chain([&mut partial]) {
         let answer = read_all(stream);
         assert_eq!(statuses(&answer), [201], "{answer:?}");
         assert!(answer.contains("Connection: close"), "{answer:?}");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ankusa_net::Listener;
 use ankusa_net::types::{Full, Request, Response, StatusCode};
-use ankusa_net::web::{WebLimits, WebServer, WebService};
+use ankusa_net::web::{Peer, WebLimits, WebServer, WebService};
 use bytes::Bytes;
 use glommio::timer::Timer;
 use glommio::{LocalExecutorBuilder, Placement};
@@ -20,6 +20,15 @@ struct Echo;
 
 impl WebService for Echo {
     async fn call(&self, request: Request<Bytes>) -> Response<Full<Bytes>> {
+        assert!(
+            request
+                .extensions()
+                .get::<Peer>()
+                .unwrap()
+                .0
+                .ip()
+                .is_loopback()
+        );
         let line = format!(
             "{} {} {}",
             request.method(),

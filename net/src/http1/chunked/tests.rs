@@ -187,3 +187,47 @@ fn extensions_and_trailers_are_bounded() {
         Err(ChunkFault::Malformed)
     );
 }
+
+#[test]
+fn damaged_bodies_never_panic_and_splitting_them_changes_nothing() {
+    const SEED: &[u8] =
+        b"5\r\nhello\r\n1A;x=\"y;\\\"\"\r\nabcdefghijklmnopqrstuvwxyz\r\n000\r\nT: v\r\n\r\nnext";
+    const ODD: &[u8] = b"\r\n\0 \t:;,+-0159aFx=\"\\\x7f\x80\xff";
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut below = |n: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % n as u64) as usize
+    };
+    let mut ended = 0;
+    for _ in 0..5_000 {
+        let mut bytes = SEED.to_vec();
+        for _ in 0..=below(2) {
+            let at = below(bytes.len());
+            let odd = ODD[below(ODD.len())];
+            match below(3) {
+                0 => bytes[at] = odd,
+                1 => bytes.insert(at, odd),
+                _ => drop(bytes.remove(at)),
+            }
+        }
+        if let Ok(Outcome {
+            body,
+            taken: Some(taken),
+        }) = check(&bytes)
+        {
+            ended += 1;
+            assert!(taken <= bytes.len() && body.len() < taken && body.len() as u64 <= MAX);
+            assert!(
+                bytes[..taken].ends_with(b"\r\n\r\n"),
+                "{}",
+                bytes.escape_ascii()
+            );
+        }
+    }
+    assert!(
+        ended > 500,
+        "{ended}: the damage is too heavy to test anything"
+    );
+}

@@ -47,7 +47,7 @@ pub struct Node {
     pub ingest: SocketAddr,
     /// The admin port.
     pub admin: SocketAddr,
-    /// From the start of the process to the first 200 of `/ready`.
+    /// From the start of the process to the first 200 of the ingest port's `/ready`.
     pub boot: Duration,
     data: PathBuf,
 }
@@ -129,9 +129,10 @@ impl NodePlan {
         let begun = Instant::now();
         let core = (self.cores.len() == 1).then(|| self.cores[0]);
         let mut child = Child::start(command, "ankusa", core)?;
-        let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, admin));
+        let [ingest, admin] =
+            [ingest, admin].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         loop {
-            let state = match get(admin, "/ready") {
+            let state = match get(ingest, "/ready") {
                 Ok((200, _)) => break,
                 Ok((status, body)) => format!("{status} {body}"),
                 Err(e) => e.to_string(),
@@ -153,7 +154,7 @@ impl NodePlan {
         }
         Ok(Node {
             child,
-            ingest: SocketAddr::from((Ipv4Addr::LOCALHOST, ingest)),
+            ingest,
             admin,
             boot: begun.elapsed(),
             data: self.dir.join("data"),

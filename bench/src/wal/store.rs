@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use ankusa_wal::disk::glommio::GlommioDisk;
 use ankusa_wal::{
-    HookDraft, HookExtra, HookId, Outcome, Settled, Store, StoreConfig, SyncMode, Verification,
+    CheckpointError, HookDraft, HookExtra, HookId, Outcome, Settled, Store, StoreConfig, SyncMode,
+    Verification,
 };
 use anyhow::{Context as _, bail};
 
@@ -177,15 +178,16 @@ impl StoreLoop {
         .await
     }
 
-    /// Lets finished segments go.
-    pub(super) async fn recycle(&self) -> anyhow::Result<()> {
+    /// Lets finished segments go; false when the store takes no checkpoints.
+    pub(super) async fn recycle(&self) -> anyhow::Result<bool> {
         for _ in 0..CHECKPOINTS_KEPT {
-            self.store
-                .checkpoint()
-                .await
-                .context("taking a checkpoint")?;
+            match self.store.checkpoint().await {
+                Ok(_) => {}
+                Err(CheckpointError::NotReady(_)) => return Ok(false),
+                Err(e) => return Err(e).context("taking a checkpoint"),
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
     pub(super) fn slots(&self) -> u32 {
@@ -193,7 +195,10 @@ impl StoreLoop {
     }
 
     pub(super) async fn close(&self) -> anyhow::Result<()> {
-        self.store.close().await.context("closing the store")
+        match self.store.close().await {
+            Err(ankusa_wal::CloseError::Checkpoint(CheckpointError::NotReady(_))) => Ok(()),
+            other => other.context("closing the store"),
+        }
     }
 }
 

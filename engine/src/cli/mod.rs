@@ -4,10 +4,13 @@
 //! The bodies of the other commands live with what they work on. Runs before the node starts, and
 //! offline; blocking.
 
+mod admin_client;
 mod args;
 mod config_commands;
+mod node_commands;
 #[cfg(test)]
 mod tests;
+mod wal_commands;
 
 pub use args::{Cli, Command};
 
@@ -34,7 +37,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Exit {
             };
         }
     };
-    let mut out = io::stdout().lock();
+    // Not locked: a node writes there from many threads.
+    let mut out = io::stdout();
     let done = command(cli, &mut out).and_then(|exit| out.flush().map(|()| exit));
     match done {
         Ok(exit) => exit,
@@ -50,11 +54,35 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> Exit {
 fn command(cli: Cli, out: &mut impl Write) -> io::Result<Exit> {
     let env = Env::process();
     let file = config::file_of(cli.config.as_deref(), &env);
+    let loaded = || load_or_exit(file.as_deref(), &env);
     match cli.command {
-        Command::Serve => Ok(match load_or_exit(file.as_deref(), &env) {
-            Ok(loaded) => crate::node::serve_logged(loaded.config),
+        Command::Serve => Ok(match loaded() {
+            Ok(loaded) => {
+                for line in loaded.warning_lines() {
+                    eprintln!("warning: {line}");
+                }
+                crate::node::serve_logged(loaded.config)
+            }
             Err(exit) => exit,
         }),
+        Command::Wal { command } => {
+            let dir = match command.named_dir() {
+                Some(dir) => Ok(dir.clone()),
+                None => loaded().map(|loaded| loaded.config.node.data_dir),
+            };
+            match dir {
+                Ok(dir) => wal_commands::wal(&dir, &command, out),
+                Err(exit) => Ok(exit),
+            }
+        }
+        Command::Hook { command } => match loaded() {
+            Ok(loaded) => node_commands::hook(&loaded.config, &command, out),
+            Err(exit) => Ok(exit),
+        },
+        Command::Replay { command } => match loaded() {
+            Ok(loaded) => node_commands::replay(&loaded.config, &command, out),
+            Err(exit) => Ok(exit),
+        },
         Command::CheckConfig { json } => config_commands::check(file.as_deref(), &env, json, out),
         Command::PrintConfig { json, redacted: _ } => {
             config_commands::print(file.as_deref(), &env, json, out)
@@ -65,28 +93,22 @@ fn command(cli: Cli, out: &mut impl Write) -> io::Result<Exit> {
             writeln!(out, "ankusa {}", env!("CARGO_PKG_VERSION")).map(|()| Exit::Ok)
         }
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "ankusa", out);
-            Ok(Exit::Ok)
+            // Into memory first: the generator panics when it cannot write.
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "ankusa", &mut script);
+            out.write_all(&script).map(|()| Exit::Ok)
         }
     }
 }
 
 /// Loads the configuration for a command that needs one to go on. The problems go to standard
-/// error, and so do the warnings.
+/// error; the warnings are the caller's to print.
 ///
 /// # Errors
 /// The exit code to end with.
 pub fn load_or_exit(file: Option<&Path>, env: &Env) -> Result<Loaded, Exit> {
-    match config::load(file, env) {
-        Ok(loaded) => {
-            for line in loaded.warning_lines() {
-                eprintln!("warning: {line}");
-            }
-            Ok(loaded)
-        }
-        Err(error) => {
-            eprintln!("{error}");
-            Err(Exit::Config)
-        }
-    }
+    config::load(file, env).map_err(|error| {
+        eprintln!("{error}");
+        Exit::Config
+    })
 }

@@ -354,7 +354,12 @@ impl Unit {
         if short_min.is_none() && short_max.is_none() {
             return format!("{min} to {max}{word}");
         }
-        let side = |short: Option<String>, n: u64| short.unwrap_or_else(|| format!("{n}{word}"));
+        let side = |short: Option<String>, n: u64| {
+            short.unwrap_or_else(|| match self {
+                Unit::Bytes => format!("{n} B"),
+                _ => format!("{n}{word}"),
+            })
+        };
         format!(
             "{min} to {max}{word} ({} to {})",
             side(short_min, min),

@@ -1,3 +1,117 @@
 //! The `ankusa-drills` command.
 
-fn main() {}
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use ankusa_drills::kill::{self, KillPlan};
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Drills that put the promises of ankusa to the test. Each prints what was acked, recovered,
+/// missing, altered and invented, and ends with code 0 only if every promise held
+#[derive(Parser)]
+#[command(name = "ankusa-drills", version)]
+struct Cli {
+    #[command(subcommand)]
+    drill: Drill,
+}
+
+#[derive(Subcommand)]
+enum Drill {
+    /// SIGKILL under load, at random moments and named points, also during boot
+    Kill {
+        /// The ankusa binary; named points and controls need one built with the feature mutations
+        #[arg(long)]
+        binary: PathBuf,
+        /// Seed of every choice
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Kills
+        #[arg(long, default_value_t = 20)]
+        kills: u32,
+        /// Hooks acked before each kill
+        #[arg(long, default_value_t = 2000)]
+        acked: usize,
+        /// Cores of the node
+        #[arg(long, default_value_t = 2)]
+        cores: usize,
+        /// Leave out the negative control
+        #[arg(long)]
+        without_control: bool,
+        /// Keep the working directory
+        #[arg(long)]
+        keep: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().drill) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("ankusa-drills: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(drill: Drill) -> Result<bool> {
+    match drill {
+        Drill::Kill {
+            binary,
+            seed,
+            kills,
+            acked,
+            cores,
+            without_control,
+            keep,
+        } => {
+            let dir = tempfile::Builder::new().prefix("drill-kill-").tempdir()?;
+            println!("kill: seed {seed}, working in {}", dir.path().display());
+            let plan = KillPlan {
+                binary: binary.canonicalize()?,
+                dir: dir.path().join("promise"),
+                seed,
+                kills,
+                acked_per_kill: acked,
+                cores,
+                mutation: None,
+            };
+            let report = kill::run(&plan)?;
+            let (random, named, boot) = report.kills;
+            println!(
+                "kill: {random} at random moments, {named} at named points, {boot} during boot"
+            );
+            println!("kill: {}", report.verdict);
+            for example in &report.verdict.examples {
+                println!("kill:   {example}");
+            }
+            let mut holds = report.verdict.holds();
+            if !without_control {
+                holds &= control(&plan, dir.path().join("control"))?;
+            }
+            if keep || !holds {
+                println!("kill: kept {}", dir.keep().display());
+            }
+            Ok(holds)
+        }
+    }
+}
+
+/// The negative control: acks before the write is submitted must be caught.
+fn control(plan: &KillPlan, dir: PathBuf) -> Result<bool> {
+    let control = KillPlan {
+        dir,
+        kills: 5,
+        mutation: Some("ack_before_write".into()),
+        ..plan.clone()
+    };
+    let report = kill::run(&control)?;
+    let caught = !report.verdict.holds();
+    println!(
+        "kill: control ack_before_write {}: {}",
+        if caught { "caught" } else { "MISSED" },
+        report.verdict
+    );
+    Ok(caught)
+}

@@ -49,3 +49,33 @@ pub use on::{is, set};
 pub const fn is(_name: &str) -> bool {
     false
 }
+
+/// A named point of the code. With the feature, `ANKUSA_FAILPOINT=name:n` kills the process the
+/// n-th time it comes here; without it this is nothing.
+#[cfg(feature = "mutations")]
+pub fn point(name: &str) {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static WANTED: OnceLock<Option<(String, u64)>> = OnceLock::new();
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let wanted = WANTED.get_or_init(|| {
+        let text = std::env::var("ANKUSA_FAILPOINT").ok()?;
+        let (name, count) = text.split_once(':')?;
+        Some((name.to_owned(), count.parse().ok()?))
+    });
+    if let Some((wanted, count)) = wanted
+        && wanted == name
+        && COUNT.fetch_add(1, Ordering::Relaxed) + 1 == *count
+    {
+        #[expect(unsafe_code, reason = "only SIGKILL ends a process as a crash does")]
+        // SAFETY: signals this process; nothing is borrowed.
+        unsafe {
+            libc::kill(libc::getpid(), libc::SIGKILL);
+        }
+    }
+}
+
+/// A named point of the code: nothing, in this build.
+#[cfg(not(feature = "mutations"))]
+#[inline(always)]
+pub const fn point(_name: &str) {}

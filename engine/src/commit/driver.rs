@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use ankusa_wal::{Disk, Host, Lsn, Outcome, Record, Refusal, Seq, Store, TaskClass};
+use ankusa_wal::{Disk, Host, Lsn, Outcome, Record, Refusal, Seq, Store, TaskClass, mutations};
 
 use super::{Committer, Item, QueueLimits, Taken, Verdict};
 
@@ -229,6 +229,7 @@ impl<D: Disk> Inner<D> {
 
     fn settle_local(&self, cx: &mut Context<'_>) {
         while let Poll::Ready(settled) = self.store.poll_settled(cx) {
+            mutations::point("commit.settled");
             let now_us = self.host.mono_us();
             let mut started = self.started.borrow_mut();
             while let Some((lsn, at_us)) = started.front().copied() {
@@ -315,7 +316,9 @@ impl<D: Disk> Inner<D> {
             }
         }
         let now_us = self.host.mono_us();
+        mutations::point("commit.built");
         let lsn = self.store.submit(builder);
+        mutations::point("commit.submitted");
         committer.started(lsn, taken, now_us);
         drop(committer);
         self.started.borrow_mut().push_back((lsn, now_us));
@@ -325,7 +328,7 @@ impl<D: Disk> Inner<D> {
 
     #[cfg(feature = "mutations")]
     fn mutate(&self, taken: &mut Taken) {
-        if ankusa_wal::mutations::is("ack_before_write") {
+        if mutations::is("ack_before_write") {
             taken.lie();
         }
     }

@@ -339,7 +339,10 @@ fn from_cluster(name: &str) -> bool {
 /// Why a sink can never be reached, as far as its URL shows. Where its name leads is seen only at
 /// the delivery.
 fn closed(url: &SinkUrl, egress: &EgressConfig) -> Option<String> {
-    let has_block = egress.allow.iter().any(|r| matches!(r, EgressRule::Cidr(_)));
+    let has_block = egress
+        .allow
+        .iter()
+        .any(|r| matches!(r, EgressRule::Cidr(_)));
     let address = match &url.host {
         UrlHost::Ip(ip) => *ip,
         // A name may resolve into a block, and then plain http is allowed too.

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use ankusa_net::Listener;
 use ankusa_net::client::{Client, ClientConfig, TlsClient};
 use ankusa_net::dns::{Resolver, ResolverThreads};
-use ankusa_net::Listener;
 use ankusa_net::http1::{Gauges, Limits, Server};
 use ankusa_wal::disk::glommio::GlommioDisk;
 use ankusa_wal::home::{StoreFacts, shard_dir};
@@ -205,8 +205,10 @@ fn sinks(core: &Rc<Core>, start: &Start) -> Result<CoreSinks, String> {
         egress: Rc::new(start.config.egress.clone()),
         files: start.files.clone(),
     };
-    CoreSinks::build(&start.config, &context, core.port.cores(), |name| start.registry.sink(name))
-        .map_err(|e| e.to_string())
+    CoreSinks::build(&start.config, &context, core.port.cores(), |name| {
+        start.registry.sink(name)
+    })
+    .map_err(|e| e.to_string())
 }
 
 /// Streams the live dedupe rows of this core's shards to the cores that own their keys.
@@ -280,7 +282,10 @@ async fn shut_down(core: &Rc<Core>, server: Server) -> Option<String> {
     let shards = core.shards.borrow().clone();
     for shard in shards {
         if !shard.dispatch.stop(grace).await {
-            faults.push(format!("shard {}: deliveries were still under way", shard.id));
+            faults.push(format!(
+                "shard {}: deliveries were still under way",
+                shard.id
+            ));
         }
         shard.commit.drain().await;
         if let Err(error) = shard.store.close().await {

@@ -103,7 +103,11 @@ pub fn serve(config: Config) -> Exit {
     );
     let resolver = match ResolverThreads::start() {
         Ok(resolver) => resolver,
-        Err(error) => return fail(&format!("cannot start the threads that look names up: {error}")),
+        Err(error) => {
+            return fail(&format!(
+                "cannot start the threads that look names up: {error}"
+            ));
+        }
     };
     let tls = match TlsClient::load(None) {
         Ok(tls) => Some(tls),

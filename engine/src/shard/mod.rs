@@ -181,6 +181,7 @@ impl<D: Disk> Listener for ShardListener<D> {
     }
 
     fn group_settled(&self, outcome: Outcome, micros: u64) {
-        self.observer.group_settled(outcome, micros, self.host.mono_us());
+        self.observer
+            .group_settled(outcome, micros, self.host.mono_us());
     }
 }

@@ -1,0 +1,113 @@
+//! What the client sent and what it was told: the one side of every comparison.
+//!
+//! Every request carries a number of its own in its body, so that a delivery can be traced to the
+//! request also when no answer ever came.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use aws_lc_rs::digest;
+
+/// What the client knows of one request.
+#[derive(Clone, Debug, Default)]
+pub struct Sent {
+    /// SHA-256 of the body.
+    pub sha256: [u8; 32],
+    /// Its dedupe key.
+    pub key: Option<String>,
+    /// Every answer it got, in order: status, hook id, whether it was called a duplicate.
+    pub answers: Vec<Answer>,
+    /// Attempts that ended without an answer.
+    pub unanswered: u32,
+}
+
+/// One answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// HTTP status.
+    pub status: u16,
+    /// The hook's id, in a 201.
+    pub id: Option<String>,
+    /// The answer called it a duplicate.
+    pub duplicate: bool,
+    /// The error word otherwise.
+    pub error: Option<String>,
+}
+
+impl Sent {
+    /// The id it was acked with.
+    pub fn acked(&self) -> Option<&str> {
+        self.answers
+            .iter()
+            .find(|a| a.status == 201)
+            .and_then(|a| a.id.as_deref())
+    }
+}
+
+/// The ledger, shared by the client's threads.
+#[derive(Clone, Default)]
+pub struct Ledger {
+    rows: Arc<Mutex<BTreeMap<u64, Sent>>>,
+}
+
+impl Ledger {
+    /// A request is about to be sent (again).
+    pub fn sending(&self, number: u64, body: &[u8], key: Option<&str>) {
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let row = rows.entry(number).or_default();
+        row.sha256 = sha256(body);
+        row.key = key.map(str::to_owned);
+    }
+
+    /// What came of it; `None`: no answer.
+    pub fn ended(&self, number: u64, answer: Option<Answer>) {
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let row = rows.entry(number).or_default();
+        match answer {
+            Some(answer) => row.answers.push(answer),
+            None => row.unanswered += 1,
+        }
+    }
+
+    /// Requests acked so far.
+    pub fn acked_count(&self) -> usize {
+        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        rows.values().filter(|row| row.acked().is_some()).count()
+    }
+
+    /// A copy of everything.
+    pub fn rows(&self) -> BTreeMap<u64, Sent> {
+        self.rows
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+/// SHA-256.
+pub fn sha256(bytes: &[u8]) -> [u8; 32] {
+    let mut out = [0u8; 32];
+    out.copy_from_slice(digest::digest(&digest::SHA256, bytes).as_ref());
+    out
+}
+
+/// The body of request `number`, `bytes` long at least.
+pub fn body(number: u64, bytes: usize) -> Vec<u8> {
+    let mut body = format!("{{\"n\":{number},\"pad\":\"").into_bytes();
+    let mut x = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    while body.len() + 2 < bytes {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        body.push(b'a' + (x % 26) as u8);
+    }
+    body.extend_from_slice(b"\"}");
+    body
+}
+
+/// The number in a body made by [`body`].
+pub fn number_of(body: &[u8]) -> Option<u64> {
+    let rest = body.strip_prefix(b"{\"n\":")?;
+    let end = rest.iter().position(|b| *b == b',')?;
+    std::str::from_utf8(&rest[..end]).ok()?.parse().ok()
+}

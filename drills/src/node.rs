@@ -1,0 +1,184 @@
+//! The built binary under a drill: started, asked whether it is ready, killed.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// How long a boot may take.
+const BOOT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a node is started with.
+#[derive(Clone, Debug)]
+pub struct NodePlan {
+    /// The `ankusa` binary.
+    pub binary: PathBuf,
+    /// Directory for data, configuration and log.
+    pub dir: PathBuf,
+    /// Where deliveries go.
+    pub sink: SocketAddr,
+    /// Cores.
+    pub cores: usize,
+    /// Size of a segment.
+    pub segment_bytes: u64,
+    /// More lines of configuration, whole sections.
+    pub more: String,
+}
+
+/// A running node.
+pub struct Node {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl NodePlan {
+    /// Writes the configuration and starts the node; does not wait for it.
+    pub fn start(&self, env: &[(&str, &str)]) -> Result<Node> {
+        fs::create_dir_all(&self.dir)?;
+        let (http, admin) = (free_port()?, free_port()?);
+        let config = format!(
+            "node: {{ name: drill, data_dir: {data}, cores: {cores} }}\n\
+             log: {{ format: text }}\n\
+             http: {{ ip: 127.0.0.1, port: {http} }}\n\
+             admin: {{ ip: 127.0.0.1, port: {admin} }}\n\
+             wal: {{ segment_bytes: {segment} }}\n\
+             egress: {{ allow_http: true, allow_private: true }}\n\
+             {more}\n\
+             sources:\n\
+             \x20 drill:\n\
+             \x20   verify: {{ type: none }}\n\
+             \x20   sinks: [ {{ name: out, type: http, url: \"http://{sink}/\", allow_unsigned: true }} ]\n\
+             \x20 keyed:\n\
+             \x20   verify: {{ type: none }}\n\
+             \x20   dedupe: {{ header: X-Event-Id }}\n\
+             \x20   sinks: [ {{ name: out, type: http, url: \"http://{sink}/\", allow_unsigned: true }} ]\n",
+            data = self.data_dir().display(),
+            cores = self.cores,
+            segment = self.segment_bytes,
+            more = self.more,
+            sink = self.sink,
+        );
+        let file = self.dir.join("ankusa.yml");
+        fs::write(&file, config)?;
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.log_file())?;
+        let mut command = Command::new(&self.binary);
+        command
+            .arg("serve")
+            .arg("--config")
+            .arg(&file)
+            .current_dir(&self.dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        for (name, value) in env {
+            command.env(name, value);
+        }
+        let child = command
+            .spawn()
+            .with_context(|| format!("starting {}", self.binary.display()))?;
+        Ok(Node {
+            child,
+            address: SocketAddr::from(([127, 0, 0, 1], http)),
+        })
+    }
+
+    /// The data directory.
+    pub fn data_dir(&self) -> PathBuf {
+        self.dir.join("data")
+    }
+
+    /// The node's log.
+    pub fn log_file(&self) -> PathBuf {
+        self.dir.join("node.log")
+    }
+}
+
+impl Node {
+    /// Where hooks go.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Waits until `GET /ready` says 200. False: the node ended before.
+    pub fn wait_ready(&mut self) -> Result<bool> {
+        let end = Instant::now() + BOOT_TIMEOUT;
+        while Instant::now() < end {
+            if self.child.try_wait()?.is_some() {
+                return Ok(false);
+            }
+            if get_status(self.address, "/ready").is_ok_and(|status| status == 200) {
+                return Ok(true);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        bail!("the node is not ready after {BOOT_TIMEOUT:?}")
+    }
+
+    /// SIGKILL, now.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Whether the node has ended by itself.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
+    /// SIGTERM, and waits for the clean end.
+    pub fn stop(&mut self) -> Result<bool> {
+        #[expect(unsafe_code, reason = "std sends no signal but SIGKILL")]
+        // SAFETY: the pid is that of our own child, which has not been waited for.
+        unsafe {
+            libc::kill(self.child.id() as i32, libc::SIGTERM);
+        }
+        let end = Instant::now() + BOOT_TIMEOUT;
+        while Instant::now() < end {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status.success());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.kill()?;
+        Ok(false)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.kill();
+    }
+}
+
+/// The last lines of a node's log.
+pub fn log_tail(file: &Path) -> String {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(15)..].join("\n")
+}
+
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+fn get_status(address: SocketAddr, path: &str) -> std::io::Result<u16> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(500))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    stream.write_all(
+        format!("GET {path} HTTP/1.1\r\nHost: drill\r\nConnection: close\r\n\r\n").as_bytes(),
+    )?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    text.split(' ')
+        .nth(1)
+        .and_then(|s| s.parse().ok())
+        .ok_or_else(|| std::io::ErrorKind::InvalidData.into())
+}

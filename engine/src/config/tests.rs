@@ -219,3 +219,41 @@ fn what_a_reload_takes_over_is_told_from_what_it_cannot() {
             .contains(&"sources.a.verify.type".to_string())
     );
 }
+
+#[test]
+fn cpus_are_a_number_or_a_list_of_them() {
+    let cores = |text: &str| {
+        load_text(&format!("node: {{ cores: {text} }}"), &[])
+            .unwrap()
+            .config
+            .node
+            .cores
+    };
+    assert_eq!(cores("all"), Cores::All);
+    assert_eq!(cores("3"), Cores::Count(3));
+    assert_eq!(
+        cores("[3]"),
+        Cores::List(vec![3]),
+        "a list of one is not a number of three"
+    );
+    assert_eq!(cores("[0, 2]"), Cores::List(vec![0, 2]));
+    check(
+        "node: { cores: 0 }",
+        &["f:1:16: node.cores: 0 is out of range; allowed: 1 to 1024 CPUs"],
+    );
+    check(
+        "node: { cores: [] }",
+        &["f:1:16: node.cores: has 0 entries; allowed: 1 or more"],
+    );
+    let by_variable = |text: &str| {
+        load_text("sources: {}", &[("ANKUSA_NODE_CORES", text)])
+            .unwrap()
+            .config
+            .node
+            .cores
+    };
+    assert_eq!(
+        (by_variable("2"), by_variable("0,1")),
+        (Cores::Count(2), Cores::List(vec![0, 1]))
+    );
+}

@@ -80,7 +80,7 @@ impl Walker<'_> {
                 }
                 _ => vec![Given::plain(text)],
             };
-            self.scalars(key, key.path, place, given);
+            self.scalars(key, key.path, place, given, false);
         }
     }
 
@@ -311,12 +311,12 @@ impl Walker<'_> {
                             raw: given.raw.clone(),
                         })
                         .collect();
-                    self.scalars(key, path, place, items);
+                    self.scalars(key, path, place, items, false);
                 }
             }
             (NodeData::Scalar(text), _) => {
                 if let Some(given) = self.expand(text, path, node.at) {
-                    self.scalars(key, path, place, vec![given]);
+                    self.scalars(key, path, place, vec![given], false);
                 }
             }
             (NodeData::List(items), Kind::Texts(_) | Kind::Secrets | Kind::Cores) => {
@@ -330,7 +330,7 @@ impl Walker<'_> {
                 }
                 // One that could not be expanded has been reported.
                 if given.len() == items.len() {
-                    self.scalars(key, path, place, given);
+                    self.scalars(key, path, place, given, true);
                 }
             }
             _ => wrong(&self.values, node),
@@ -349,8 +349,15 @@ impl Walker<'_> {
     }
 
     /// Reads one or more scalars of a key; the file never replaces what a variable set.
-    fn scalars(&mut self, key: &'static Key, path: &str, place: Place, given: Vec<Given>) {
-        let data = match read(key, &given) {
+    fn scalars(
+        &mut self,
+        key: &'static Key,
+        path: &str,
+        place: Place,
+        given: Vec<Given>,
+        listed: bool,
+    ) {
+        let data = match read(key, &given, listed) {
             Ok(data) => data,
             Err(fault) => return self.values.fault(path.to_string(), place, fault),
         };
@@ -422,7 +429,7 @@ impl Walker<'_> {
 }
 
 /// The value of a key from its scalars.
-fn read(key: &'static Key, given: &[Given]) -> Result<Data, Fault> {
+fn read(key: &'static Key, given: &[Given], listed: bool) -> Result<Data, Fault> {
     match key.kind {
         Kind::Secret | Kind::Secrets => {
             if given.is_empty() || given.iter().any(|g| g.text.trim().is_empty()) {
@@ -449,7 +456,13 @@ fn read(key: &'static Key, given: &[Given]) -> Result<Data, Fault> {
             }
             Ok(Data::Texts(texts))
         }
-        Kind::Cores if given.len() > 1 => {
+        Kind::Cores if listed || given.len() > 1 => {
+            if given.is_empty() {
+                return Err(Fault::Length {
+                    got: 0,
+                    allowed: "1 or more".into(),
+                });
+            }
             let mut list: Vec<u16> = Vec::new();
             for one in given {
                 match one.text.parse::<u16>() {

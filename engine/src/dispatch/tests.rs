@@ -5,6 +5,7 @@ mod driving;
 mod fairness;
 mod model;
 mod parts;
+mod stored;
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -67,9 +67,12 @@ impl CoreObserver {
     pub fn sample(&self, core: &Core, server: Option<&Gauges>) {
         let m = &self.metrics;
         let mut sums = Sums::default();
+        let mut deliveries = crate::dispatch::Gauges::default();
         for shard in core.shards.borrow().iter() {
             sums.add(shard);
+            deliveries.add(&shard.dispatch.gauges());
         }
+        deliveries.write(m);
         m.set(Metric::StoreHooks, sums.hooks);
         m.set(Metric::StoreDiskBytes, sums.disk_bytes);
         m.set(Metric::StoreFreeBytes, sums.free_bytes);

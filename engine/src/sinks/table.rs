@@ -69,7 +69,7 @@ impl CoreSinks {
                     retry: retry_policy(&source.retry),
                     timeout_ms: own_ms.min(config.dispatch.attempt_timeout_ms),
                     paused: sink.paused,
-                    label: label(&format!("{}/{}", source.name, sink.name)),
+                    label: label(&sink.name),
                 };
                 plans.insert(key(&source.tenant, &source.name, &sink.name), plan);
             }

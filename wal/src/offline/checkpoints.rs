@@ -1,17 +1,27 @@
-//! The checkpoints of a shard as the tools see them: whether each holds, and what it says of the
-//! log. Offline; reads only.
+//! The checkpoints of a shard as the tools see them: whether each holds, what it says of the log,
+//! and whether the hooks it points at are still there. Offline; reads only.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::OfflineError;
-use super::judge::CheckpointClaim;
-use super::scan::ShardScan;
-use crate::disk::Disk;
+use super::judge::{CheckpointClaim, Judgement};
+use super::scan::{ShardScan, SlotScan, read_slot};
+use crate::checkpoint::{load, parse_name, read_manifest};
+use crate::disk::{DirEntry, Disk};
+use crate::error::Damage;
+use crate::format::Envelope;
+use crate::format::record::{kind, read_record};
+use crate::host::{Host, LocalFuture, TaskClass};
+use crate::ids::{SegmentId, Seq};
+use crate::record::Location;
 
 /// One checkpoint file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct CheckpointScan {
     /// Its name.
     pub name: String,
@@ -19,35 +29,158 @@ pub struct CheckpointScan {
     pub bytes: u64,
     /// What it says, or what is wrong with it.
     pub claim: Result<CheckpointClaim, String>,
+    /// The hooks that were live, with the place of each; of the newest that holds only.
+    pub(crate) hooks: Vec<(Seq, Location)>,
 }
 
-/// True for the name of a checkpoint.
-pub fn is_checkpoint(name: &str) -> bool {
-    name.ends_with(".ckpt")
+/// What loading a checkpoint asks of a host: randomness. Nothing else is called.
+struct StillHost;
+
+impl Host for StillHost {
+    fn wall_ms(&self) -> u64 {
+        0
+    }
+    fn mono_us(&self) -> u64 {
+        0
+    }
+    fn sleep(&self, _: Duration) -> LocalFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+    fn spawn(&self, _: TaskClass, _: LocalFuture<()>) {}
+    fn must_yield(&self) -> bool {
+        false
+    }
+    fn yield_now(&self) -> LocalFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+    fn random(&self) -> u64 {
+        RandomState::new().hash_one(0)
+    }
 }
 
-/// Reads every checkpoint, newest first.
+/// Reads every checkpoint, newest first; the newest that holds is read whole.
 pub(crate) async fn read_checkpoints<D: Disk>(
-    _disk: &D,
+    disk: &D,
     scan: &ShardScan,
 ) -> Result<Vec<CheckpointScan>, OfflineError> {
-    let files = scan.others.iter().filter(|f| is_checkpoint(&f.name));
-    let mut checkpoints: Vec<CheckpointScan> = files
-        .map(|file| CheckpointScan {
+    let mut files: Vec<(u64, &DirEntry)> = scan
+        .others
+        .iter()
+        .filter_map(|f| Some((parse_name(&f.name)?, f)))
+        .collect();
+    files.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
+    let mut checkpoints = Vec::new();
+    for (number, file) in files {
+        let mut hooks = Vec::new();
+        let claim = read_one(disk, number, &mut hooks).await;
+        checkpoints.push(CheckpointScan {
             name: file.name.clone(),
             bytes: file.bytes,
-            claim: Err("not read".to_owned()),
-        })
-        .collect();
-    checkpoints.reverse();
+            claim,
+            hooks,
+        });
+    }
     Ok(checkpoints)
 }
 
-/// What the newest checkpoint that holds says.
-pub(crate) fn newest_valid(checkpoints: &[CheckpointScan]) -> Option<CheckpointClaim> {
-    checkpoints
-        .iter()
-        .find_map(|c| c.claim.as_ref().ok().copied())
+async fn read_one<D: Disk>(
+    disk: &D,
+    number: u64,
+    hooks: &mut Vec<(Seq, Location)>,
+) -> Result<CheckpointClaim, String> {
+    let (start, _) = read_manifest(disk, number)
+        .await
+        .map_err(|e| e.to_string())?;
+    let loaded = load(disk, &StillHost, number, start.shard, start.store_uuid).await;
+    let loaded = loaded.map_err(|e| e.to_string())?;
+    for slot in loaded.state.hooks() {
+        if let Some(hook) = loaded.state.hook(slot) {
+            hooks.push((hook.seq, hook.location));
+        }
+    }
+    Ok(CheckpointClaim {
+        store_uuid: start.store_uuid,
+        shard: start.shard,
+        start_lsn: start.start_lsn,
+        end_lsn: loaded.end.end_lsn,
+        needs: loaded.end.segments,
+    })
+}
+
+/// The newest checkpoint that holds.
+pub(crate) fn newest_valid(checkpoints: &[CheckpointScan]) -> Option<&CheckpointClaim> {
+    checkpoints.iter().find_map(|c| c.claim.as_ref().ok())
+}
+
+/// Hooks of the newest checkpoint whose records are not what was written. The log opens without
+/// them; each is told when it is read.
+pub(crate) async fn lost_hooks<D: Disk>(
+    disk: &D,
+    scan: &ShardScan,
+    judgement: &Judgement,
+    checkpoints: &[CheckpointScan],
+) -> Result<Vec<Damage>, OfflineError> {
+    let Some(newest) = checkpoints.iter().find(|c| c.claim.is_ok()) else {
+        return Ok(Vec::new());
+    };
+    let mut by_segment: BTreeMap<SegmentId, Vec<(Seq, Location)>> = BTreeMap::new();
+    for hook in &newest.hooks {
+        by_segment.entry(hook.1.segment).or_default().push(*hook);
+    }
+    let mut lost = Vec::new();
+    for (segment, hooks) in by_segment {
+        let own = |s: &&SlotScan| {
+            s.header
+                .as_ref()
+                .is_ok_and(|h| h.segment == segment && Some(h.store_uuid) == judgement.store_uuid)
+        };
+        let Some(slot) = scan.slots.iter().find(own) else {
+            lost.extend(hooks.iter().map(|(seq, at)| hook_damage(*seq, at, None)));
+            continue;
+        };
+        let in_intact_frame = |at: &Location| {
+            let end = at.offset + u64::from(at.len);
+            slot.own_frames()
+                .any(|f| f.is_intact() && f.offset < at.offset && end <= f.end())
+        };
+        let doubtful: Vec<_> = hooks
+            .into_iter()
+            .filter(|(_, at)| !in_intact_frame(at))
+            .collect();
+        if doubtful.is_empty() {
+            continue;
+        }
+        // The record may be whole although something else in its frame is not.
+        let entry = DirEntry {
+            name: slot.name.clone(),
+            bytes: slot.bytes,
+        };
+        let (content, _) = read_slot(disk, &entry, |_| {}).await?;
+        for (seq, at) in doubtful {
+            if !holds_hook(&content, seq, &at) {
+                lost.push(hook_damage(seq, &at, Some(slot.name.clone())));
+            }
+        }
+    }
+    Ok(lost)
+}
+
+fn holds_hook(content: &[u8], seq: Seq, at: &Location) -> bool {
+    let record = read_record(content, at.offset as usize).ok();
+    record.is_some_and(|(record, _)| {
+        record.kind == kind::HOOK && Envelope::parse(record.body).is_ok_and(|e| e.seq == seq)
+    })
+}
+
+fn hook_damage(seq: Seq, at: &Location, file: Option<String>) -> Damage {
+    Damage {
+        what: "a live hook cannot be read",
+        file,
+        segment: Some(at.segment),
+        offset: at.offset,
+        lsns: None,
+        seqs: Some((seq, seq.next())),
+    }
 }
 
 impl CheckpointScan {
@@ -58,6 +191,8 @@ impl CheckpointScan {
                 "bytes": self.bytes,
                 "start_lsn": claim.start_lsn.0,
                 "end_lsn": claim.end_lsn.0,
+                "live_hooks": self.hooks.len(),
+                "segments_needed": claim.needs.iter().map(|n| n.segment.0).collect::<Vec<_>>(),
             }),
             Err(error) => json!({ "file": self.name, "bytes": self.bytes, "error": error }),
         }
@@ -69,8 +204,12 @@ impl fmt::Display for CheckpointScan {
         match &self.claim {
             Ok(claim) => write!(
                 f,
-                "{}: {} bytes, holds everything up to LSN {}",
-                self.name, self.bytes, claim.start_lsn
+                "{}: {} bytes, {} live hooks, holds everything up to LSN {}, needs {} segments",
+                self.name,
+                self.bytes,
+                self.hooks.len(),
+                claim.start_lsn,
+                claim.needs.len()
             ),
             Err(error) => write!(f, "{}: not usable: {error}", self.name),
         }

@@ -7,7 +7,7 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use super::OfflineError;
-use super::checkpoints::{CheckpointScan, newest_valid, read_checkpoints};
+use super::checkpoints::{CheckpointScan, lost_hooks, newest_valid, read_checkpoints};
 use super::judge::{Expect, Judgement, judge};
 use super::scan::scan;
 use crate::disk::Disk;
@@ -21,6 +21,8 @@ pub struct VerifyReport {
     pub judgement: Judgement,
     /// The checkpoints, newest first.
     pub checkpoints: Vec<CheckpointScan>,
+    /// Hooks that were live at the newest checkpoint and cannot be read.
+    pub lost_hooks: Vec<Damage>,
     /// Slots read.
     pub slots: usize,
     /// Bytes read.
@@ -28,9 +30,9 @@ pub struct VerifyReport {
 }
 
 impl VerifyReport {
-    /// True when nothing acked is damaged and a checkpoint, if there is any, holds.
+    /// True when nothing acked is damaged.
     pub fn is_sound(&self) -> bool {
-        self.judgement.is_sound()
+        self.judgement.is_sound() && self.lost_hooks.is_empty()
     }
 }
 
@@ -43,11 +45,14 @@ pub async fn verify<D: Disk>(
     let scan = scan(disk, progress).await?;
     let checkpoints = read_checkpoints(disk, &scan).await?;
     let judgement = judge(&scan, expect, newest_valid(&checkpoints));
+    let lost_hooks = lost_hooks(disk, &scan, &judgement, &checkpoints).await?;
+    let (slots, bytes) = (scan.slots.len(), scan.bytes);
     Ok(VerifyReport {
         judgement,
         checkpoints,
-        slots: scan.slots.len(),
-        bytes: scan.bytes,
+        lost_hooks,
+        slots,
+        bytes,
     })
 }
 
@@ -111,6 +116,7 @@ impl VerifyReport {
             "frames_dropped": j.dropped.len(),
             "checkpoints": self.checkpoints.iter().map(CheckpointScan::to_json).collect::<Vec<_>>(),
             "damage": found,
+            "lost_hooks": self.lost_hooks.iter().map(damage_json).collect::<Vec<_>>(),
             "given_up_by_repair": j.given_up.iter().map(lsns).collect::<Vec<_>>(),
             "notes": j.notes,
         })
@@ -153,6 +159,16 @@ impl fmt::Display for VerifyReport {
                 )?;
             }
             writeln!(f, "  {}", found.advice)?;
+        }
+        for hook in &self.lost_hooks {
+            writeln!(f, "DAMAGED: {}", damage_text(hook))?;
+        }
+        if !self.lost_hooks.is_empty() {
+            writeln!(
+                f,
+                "  these hooks were live at the newest checkpoint; unless they were delivered \
+                 since, they are lost to this store. In dual mode `ankusa recover` brings them back"
+            )?;
         }
         f.write_str(if self.is_sound() {
             "sound"

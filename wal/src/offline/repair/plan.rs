@@ -17,10 +17,11 @@ use crate::ids::{Lsn, SegmentId, Seq};
 use crate::offline::OfflineError;
 use crate::offline::checkpoints::{newest_valid, read_checkpoints};
 use crate::offline::judge::{
-    CheckpointClaim, Expect, Found, Judgement, Piece, Placed, find_headless, judge,
+    CheckpointClaim, Expect, Found, Judgement, NEEDED_ABSENT, Piece, Placed, find_headless, judge,
 };
-use crate::offline::scan::{ShardScan, look, read_slot, scan};
+use crate::offline::scan::{ShardScan, SlotScan, look, read_slot, scan};
 use crate::record::Record;
+use crate::slots::SlotNo;
 
 /// Seqs that one lost group may at most have handed out.
 const SEQS_PER_GROUP_MAX: u64 = 1 << 16;
@@ -41,7 +42,7 @@ pub(crate) async fn make_plan<D: Disk>(
     expect: Expect,
 ) -> Result<RepairPlan, OfflineError> {
     let scan = scan(disk, &mut |_, _| {}).await?;
-    let checkpoint = newest_valid(&read_checkpoints(disk, &scan).await?);
+    let checkpoint = newest_valid(&read_checkpoints(disk, &scan).await?).cloned();
     let plan = RepairPlan::default();
     let mut work = Work {
         disk,
@@ -60,7 +61,7 @@ pub(crate) async fn make_plan<D: Disk>(
             .map(|s| s.frames.len() + 2)
             .sum::<usize>();
     for _ in 0..rounds_max {
-        let judgement = judge(&work.scan, work.expect, work.checkpoint);
+        let judgement = judge(&work.scan, work.expect, work.checkpoint.as_ref());
         let Some(found) = judgement.found.first().cloned() else {
             work.plan.replace = work.changed.into_iter().collect();
             return Ok(work.plan);
@@ -72,6 +73,9 @@ pub(crate) async fn make_plan<D: Disk>(
 
 impl<D: Disk> Work<'_, D> {
     async fn fix(&mut self, j: &Judgement, found: &Found) -> Result<(), OfflineError> {
+        if found.damage.what == NEEDED_ABSENT {
+            return self.restore_needed(j, found).await;
+        }
         let Some((first, last)) = found.damage.lsns else {
             return self.move_aside(&found.damage);
         };
@@ -277,9 +281,7 @@ impl<D: Disk> Work<'_, D> {
                 "no segment tells which store this is".to_owned(),
             ));
         };
-        let number =
-            |s: &crate::offline::scan::SlotScan| s.header.as_ref().ok().map(|h| h.segment.0);
-        let newest = self.scan.slots.iter().filter_map(number).max().unwrap_or(0);
+        let newest = self.newest_segment();
         let header = SegmentHeader {
             store_uuid,
             shard,
@@ -292,6 +294,96 @@ impl<D: Disk> Work<'_, D> {
             made_at_ms: 0,
             slots: self.scan.slots.len() as u32 + 1,
         };
+        let name = self.free_slot_name();
+        self.plan.steps.push(format!(
+            "give up LSNs {first}..={last} and start segment {} in {name}",
+            header.segment
+        ));
+        self.put_new(name, &header);
+        Ok(())
+    }
+
+    /// Gives a segment that a checkpoint lists its header back, or puts an empty one in its place.
+    async fn restore_needed(&mut self, j: &Judgement, found: &Found) -> Result<(), OfflineError> {
+        let needs = self.checkpoint.iter().flat_map(|c| c.needs.clone());
+        let need = needs
+            .into_iter()
+            .find(|n| Some(n.segment) == found.damage.segment);
+        let (Some(need), Some((store_uuid, shard))) = (need, j.store_uuid.zip(j.shard)) else {
+            return Err(OfflineError::NoRepair(found.damage.to_string()));
+        };
+        let mut header = SegmentHeader {
+            store_uuid,
+            shard,
+            segment: need.segment,
+            first_lsn: Lsn(1),
+            salt: need.salt,
+            slots: self.scan.slots.len() as u32,
+            ..SegmentHeader::default()
+        };
+        let is_its_use =
+            |s: &SlotScan| s.header.is_err() && s.frames.iter().any(|f| f.header.salt == need.salt);
+        if let Some(slot) = self.scan.slots.iter().position(is_its_use) {
+            let frames = &self.scan.slots[slot].frames;
+            let own = frames.iter().find(|f| f.header.salt == need.salt);
+            header.first_lsn = own.map_or(Lsn(1), |f| f.header.lsn);
+            header.cut.lsn = header.first_lsn.prev();
+            let mut content = self.content(slot).await?;
+            header.encode(&mut content[..BLOCK_BYTES]);
+            let name = &self.scan.slots[slot].name;
+            self.plan.steps.push(format!(
+                "build the header of {name} again (segment {}), as the checkpoint has it",
+                need.segment
+            ));
+            self.put(slot, content);
+            return Ok(());
+        }
+        if need.segment.0 > j.chain.last().map_or(0, |p| p.header.segment.0) {
+            // It will be the newest: the log goes on behind it.
+            header.first_lsn = j.claimed.max(j.last_kept()).next();
+            header.cut = cut_after(j, j.kept.last(), header.first_lsn);
+            header.flags = SEGMENT_FLAG_GAP;
+        }
+        self.plan.lost.push(found.damage.clone());
+        let wanted = SlotNo(need.slot).file_name();
+        let is_taken = self.scan.slots.iter().any(|s| s.name == wanted);
+        let name = if is_taken {
+            self.free_slot_name()
+        } else {
+            wanted
+        };
+        self.plan
+            .steps
+            .push(format!("put an empty segment {} into {name}", need.segment));
+        self.put_new(name, &header);
+        Ok(())
+    }
+
+    /// The highest segment number that anything names.
+    fn newest_segment(&self) -> u64 {
+        let number = |s: &SlotScan| s.header.as_ref().ok().map(|h| h.segment.0);
+        let needed = self
+            .checkpoint
+            .iter()
+            .flat_map(|c| &c.needs)
+            .map(|n| n.segment.0);
+        self.scan
+            .slots
+            .iter()
+            .filter_map(number)
+            .chain(needed)
+            .max()
+            .unwrap_or(0)
+    }
+
+    fn free_slot_name(&self) -> String {
+        let taken = |name: &String| self.scan.slots.iter().any(|s| s.name == *name);
+        let mut names = (0..).map(|n| SlotNo(n).file_name());
+        names.find(|n| !taken(n)).unwrap_or_default()
+    }
+
+    /// A new slot with nothing but a header.
+    fn put_new(&mut self, name: String, header: &SegmentHeader) {
         let bytes = self
             .scan
             .slots
@@ -301,22 +393,12 @@ impl<D: Disk> Work<'_, D> {
             .unwrap_or(1 << 20);
         let mut content = vec![0; bytes as usize];
         header.encode(&mut content[..BLOCK_BYTES]);
-        let taken = |name: &String| self.scan.slots.iter().any(|s| s.name == *name);
-        let name = (0..)
-            .map(|n| format!("slot-{n:04}.wal"))
-            .find(|n| !taken(n))
-            .unwrap_or_default();
-        self.plan.steps.push(format!(
-            "give up LSNs {first}..={last} and start segment {} in {name}",
-            header.segment
-        ));
         let entry = DirEntry {
             name: name.clone(),
             bytes,
         };
         self.scan.slots.push(look(entry, &content, Vec::new()));
         self.changed.insert(name, content);
-        Ok(())
     }
 }
 

@@ -6,4 +6,6 @@ mod log;
 mod repaired;
 mod tools;
 
+mod with_checkpoint;
+
 mod with_store;

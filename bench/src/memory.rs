@@ -44,7 +44,7 @@ pub struct MemoryArgs {
 pub fn run(args: &MemoryArgs) -> anyhow::Result<()> {
     let mut report = Report::new(
         "memory",
-        hostfacts::gather(args.node.data.parent()),
+        hostfacts::gather(Some(&args.node.fresh_dir()?)),
         json!({"first": args.first, "then": args.then, "body_bytes": args.body, "sink": "paused"}),
     );
     let mut slopes = Vec::new();

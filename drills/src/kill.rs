@@ -77,7 +77,7 @@ pub fn run(plan: &KillPlan) -> Result<KillReport> {
         dir: plan.dir.clone(),
         sink: sink.address(),
         cores: plan.cores,
-        segment_bytes: 4 << 20,
+        segment_bytes: 2 << 20,
         more: String::new(),
     };
     let mut kills = (0, 0, 0);

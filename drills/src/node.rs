@@ -43,7 +43,7 @@ impl NodePlan {
         let config = format!(
             "node: {{ name: drill, data_dir: {data}, cores: {cores} }}\n\
              log: {{ format: text }}\n\
-             http: {{ ip: 127.0.0.1, port: {http} }}\n\
+             http: {{ ip: 127.0.0.1, port: {http}, max_body_bytes: 262144 }}\n\
              admin: {{ ip: 127.0.0.1, port: {admin} }}\n\
              wal: {{ segment_bytes: {segment} }}\n\
              egress: {{ allow_http: true, allow_private: true }}\n\

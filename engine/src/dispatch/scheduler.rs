@@ -16,6 +16,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use ankusa_wal::SinkNo;
+use ankusa_wal::state::ATTEMPTS_MAX;
 
 use super::RowId;
 use super::breaker::{BreakerPolicy, BreakerState};
@@ -383,10 +384,12 @@ impl Scheduler {
                 attempts: attempt,
                 reason: DeadReason::Permanent,
             },
-            Outcome::Retry { .. } if attempt >= retry.attempts_max => Verdict::Dead {
-                attempts: attempt,
-                reason: DeadReason::AttemptsExhausted,
-            },
+            Outcome::Retry { .. } if attempt >= retry.attempts_max.min(ATTEMPTS_MAX.into()) => {
+                Verdict::Dead {
+                    attempts: attempt,
+                    reason: DeadReason::AttemptsExhausted,
+                }
+            }
             Outcome::Retry { after_ms } => Verdict::RetryIn {
                 attempts: attempt,
                 delay_ms: retry.delay_with_retry_after_ms(attempt, random, after_ms.unwrap_or(0)),

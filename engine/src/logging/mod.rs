@@ -17,6 +17,7 @@ mod writer;
 mod tests;
 
 use std::io;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -49,6 +50,13 @@ pub enum LineFormat {
     },
     /// One JSON object a line.
     Json,
+}
+
+static LINES: OnceLock<LineWriter> = OnceLock::new();
+
+/// Lines of the process's log that were dropped so far, for the metric.
+pub fn dropped_count() -> u64 {
+    LINES.get().map_or(0, LineWriter::dropped_count)
 }
 
 /// The log of the process. Dropping it does not flush: call [`Log::close`].
@@ -90,6 +98,7 @@ impl Log {
             }
         };
         set.map_err(|_| LogError::AlreadySet)?;
+        _ = LINES.set(thread.lines());
         Ok(Log { thread, level })
     }
 
@@ -97,11 +106,6 @@ impl Log {
     pub fn set_level(&self, level: LevelFilter) {
         // It fails only when the subscriber is gone, and that is as old as the process.
         _ = self.level.reload(level);
-    }
-
-    /// Lines dropped so far.
-    pub fn dropped_count(&self) -> u64 {
-        self.thread.dropped_count()
     }
 
     /// Writes out what is queued, for at most `patience`. What is said later goes nowhere.

@@ -65,6 +65,11 @@ pub fn start(
 }
 
 impl LineWriter {
+    /// Lines dropped so far.
+    pub fn dropped_count(&self) -> u64 {
+        self.shared.dropped.load(Ordering::Relaxed)
+    }
+
     /// Puts a whole line in the queue, or drops and counts it.
     pub fn put(&self, line: &[u8]) {
         let shared = &self.shared;
@@ -84,9 +89,9 @@ impl LineWriter {
 }
 
 impl WriterThread {
-    /// Lines dropped so far.
-    pub fn dropped_count(&self) -> u64 {
-        self.lines.shared.dropped.load(Ordering::Relaxed)
+    /// The queue it writes from.
+    pub fn lines(&self) -> LineWriter {
+        self.lines.clone()
     }
 
     /// Lets the thread write what is queued and end, waiting at most `patience`.

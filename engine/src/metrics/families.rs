@@ -108,6 +108,10 @@ macro_rules! words {
             pub const ALL: &'static [$name] = &[$($name::$variant),*];
             /// The label value.
             pub fn word(self) -> &'static str { Self::WORDS[self as usize] }
+            /// The variant with this label value.
+            pub fn from_word(word: &str) -> Option<$name> {
+                Self::ALL.iter().copied().find(|variant| variant.word() == word)
+            }
         }
     };
 }

@@ -17,6 +17,7 @@ pub mod families;
 pub mod histogram;
 
 mod render;
+mod stalls;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +30,7 @@ pub use families::{
     PublishOutcome, RefusedReason, ReplayResult,
 };
 pub use render::{CONTENT_TYPE, Renderer};
+pub use stalls::StallMeter;
 
 use families::{Kind, LabelSet};
 use histogram::BUCKETS_COUNT;

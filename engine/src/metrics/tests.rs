@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::families::Kind;
 use super::histogram::{BUCKETS_COUNT, bucket_of, upper_bound};
@@ -253,4 +254,26 @@ fn exposition_is_well_formed() {
         assert!(value.parse::<f64>().is_ok(), "{line}");
         assert_eq!(series.contains('{'), series.ends_with('}'), "{line}");
     }
+}
+
+#[test]
+fn gap_longer_than_the_tolerance_is_a_stall_and_the_first_beat_is_none() {
+    let meter = StallMeter::new(Duration::from_millis(100), Duration::from_millis(50));
+    let beats = [
+        7_000_000, 7_150_000, 7_300_001, 7_300_001, 7_000_000, 7_500_000,
+    ];
+    let stalls: Vec<bool> = beats.iter().map(|us| meter.beat(*us)).collect();
+    assert_eq!(stalls, [false, false, true, false, false, true]);
+}
+
+#[test]
+fn words_lead_back_to_their_variants() {
+    for reason in RefusedReason::ALL {
+        assert_eq!(RefusedReason::from_word(reason.word()), Some(*reason));
+    }
+    assert_eq!(
+        IntakeRefusal::from_word("pending_dedupe"),
+        Some(IntakeRefusal::PendingDedupe)
+    );
+    assert_eq!(IntakeRefusal::from_word("nonsense"), None);
 }

@@ -32,7 +32,7 @@ use super::observe::CoreObserver;
 use super::ready::{self, ReadyCache};
 
 /// How often deadlines of claims and held-back messages are looked at.
-const SWEEP: Duration = Duration::from_millis(100);
+pub(super) const SWEEP: Duration = Duration::from_millis(100);
 
 /// What a core is started with.
 pub struct Start {

@@ -5,17 +5,24 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ankusa_net::http1::Gauges;
 use ankusa_wal::{Disk, Host, Outcome as GroupOutcome};
 
 use crate::config::Config;
 use crate::ingest::Observer;
-use crate::metrics::{CoreMetrics, IngestOutcome, Metric, Registry, SourceLabel};
+use crate::metrics::{
+    CoreMetrics, IngestOutcome, IntakeRefusal, Metric, RefusedReason, Registry, SourceLabel,
+    StallMeter,
+};
 use crate::shard::Shard;
 use crate::verify::Reason;
 
 use super::core::Core;
+
+/// A sweep that is late by more than this means that the core stalled.
+const STALL_TOLERANCE: Duration = Duration::from_millis(50);
 
 /// One core's observer.
 pub struct CoreObserver {
@@ -24,6 +31,7 @@ pub struct CoreObserver {
     sources: Vec<SourceLabel>,
     last_failure_us: Cell<Option<u64>>,
     last_busy_us: Cell<(u64, u64)>,
+    stalls: StallMeter,
 }
 
 impl CoreObserver {
@@ -45,6 +53,7 @@ impl CoreObserver {
                 .collect(),
             last_failure_us: Cell::new(None),
             last_busy_us: Cell::new((0, 0)),
+            stalls: StallMeter::new(super::core::SWEEP, STALL_TOLERANCE),
         }))
     }
 
@@ -89,7 +98,12 @@ impl CoreObserver {
         if let Some(server) = server {
             m.set(Metric::CoreConnections, server.connections_open.get());
         }
+        let dropped = crate::logging::dropped_count();
+        m.registry().node_set(Metric::LogLinesDropped, dropped);
         let (now_us, busy_us) = (core.host.mono_us(), core.host.busy().as_micros() as u64);
+        if self.stalls.beat(now_us) {
+            m.inc(Metric::CoreStalls);
+        }
         let (then_us, then_busy_us) = self.last_busy_us.replace((now_us, busy_us));
         let span_us = now_us.saturating_sub(then_us).max(1);
         let share = busy_us.saturating_sub(then_busy_us) * 1000 / span_us;
@@ -141,5 +155,11 @@ impl Observer for CoreObserver {
         self.metrics.inc(Metric::VerifyFailures);
     }
 
-    fn refused(&self, _reason: &'static str) {}
+    fn refused(&self, reason: &'static str) {
+        if let Some(reason) = IntakeRefusal::from_word(reason) {
+            self.metrics.intake_refused(reason);
+        } else if let Some(reason) = RefusedReason::from_word(reason) {
+            self.metrics.ingest_refused(reason);
+        }
+    }
 }

@@ -357,3 +357,27 @@ fn million_rows_cost_four_bytes_each_and_a_constant() {
     }
     assert_eq!(ended, 1_000_000);
 }
+
+#[test]
+fn row_dies_when_the_store_can_count_no_further_whatever_is_configured() {
+    let (mut scheduler, table) = (scheduler(), Table::default());
+    let LaneState::Live(mut config) = live(0) else {
+        panic!("live")
+    };
+    config.retry.attempts_max = 10_000;
+    scheduler.set_sink(SinkNo(0), LaneState::Live(config));
+    add_ready(&mut scheduler, &table, 0..1, 0, 10);
+    table.0.borrow_mut().get_mut(&0).unwrap().attempts = 4_094;
+    let last = start(&mut scheduler, &table).unwrap();
+    let verdict = scheduler.finish(last, Outcome::Retry { after_ms: None }, 0, 0);
+    assert!(
+        matches!(
+            verdict,
+            Verdict::Dead {
+                attempts: 4_095,
+                ..
+            }
+        ),
+        "{verdict:?}"
+    );
+}

@@ -12,6 +12,9 @@ use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
+/// The name of HTTP/2 in a TLS greeting.
+pub(crate) const ALPN_HTTP2: &[u8] = b"h2";
+
 /// A certificate chain with its key. Cheap to clone; may go to other cores.
 #[derive(Clone)]
 pub struct Identity {
@@ -50,7 +53,7 @@ impl Identity {
             .with_no_client_auth()
             .with_single_cert(chain, key)
             .map_err(IdentityError::Pair)?;
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.alpn_protocols = vec![ALPN_HTTP2.to_vec(), b"http/1.1".to_vec()];
         Ok(Identity {
             config: Arc::new(config),
         })

@@ -85,6 +85,11 @@ impl TlsClient {
         })
     }
 
+    #[cfg(test)]
+    pub(crate) fn config(&self) -> &ClientConfig {
+        &self.config
+    }
+
     /// How many authorities are trusted.
     pub fn roots_count(&self) -> usize {
         self.roots_count

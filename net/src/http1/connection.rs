@@ -17,8 +17,10 @@ use futures_rustls::TlsAcceptor;
 
 use super::core::{Core, Entry, Phase, Signal};
 use super::head::{Head, HeadFault, ParsedHead, Version};
+use super::http2;
 use super::response::ConnectionHeader;
 use super::{Handler, HeadDecision, Refusal, Request, Response};
+use crate::tls::ALPN_HTTP2;
 
 mod receive;
 mod send;
@@ -78,6 +80,9 @@ pub(super) async fn run_tls<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
     match agreed {
         Some(stream) => {
             entry.enter_first();
+            if stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2) {
+                return http2::run(entry, handler, stream, peer).await;
+            }
             run(entry, handler, stream, peer).await;
         }
         None => entry.core().gauges.handshakes_failed.add(1),
@@ -230,15 +235,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Connection<H, S> {
     }
 
     fn count_refusal(&self, refusal: Refusal) {
-        let gauges = &self.core().gauges;
-        match refusal {
-            Refusal::Malformed => gauges.refused_malformed.add(1),
-            Refusal::HeadTooLarge => gauges.refused_head_too_large.add(1),
-            Refusal::BodyTooLarge { .. } => gauges.refused_body_too_large.add(1),
-            Refusal::Timeout => gauges.refused_timeout.add(1),
-            Refusal::Overload => gauges.refused_overload.add(1),
-            Refusal::BodyCut => gauges.bodies_cut.add(1),
-        }
+        self.core().count_refusal(refusal);
     }
 }
 

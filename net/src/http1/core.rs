@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::BytesMut;
 
 use super::clock::Clock;
-use super::{Gauges, Limits};
+use super::{Gauges, Limits, Refusal};
 
 /// Receive memory shared by the connections of a core. A read lands at its front and what came
 /// is split off; requests lie in it back to back, and it is freed when the last of them is.
@@ -186,7 +186,7 @@ impl Core {
             core: Rc::clone(self),
             slot,
             at,
-            held: 0,
+            held: Held::new(self),
         }
     }
 
@@ -207,9 +207,9 @@ impl Core {
         let drained_ms = self.clock.now_ms() + STOPPING_DRAIN_MS;
         for slot in self.slots.borrow().entries.iter().flatten() {
             match slot.phase.get() {
-                Phase::Idle => slot.tell(Signal::Close),
+                Phase::Idle | Phase::Handling => slot.tell(Signal::Close),
                 Phase::Draining => slot.deadline_ms.set(slot.deadline_ms.get().min(drained_ms)),
-                Phase::Head | Phase::Body | Phase::Handling | Phase::Writing => {}
+                Phase::Head | Phase::Body | Phase::Writing => {}
             }
         }
         if let Some(waker) = self.accepting.take() {
@@ -259,6 +259,18 @@ impl Core {
         Poll::Pending
     }
 
+    pub(super) fn count_refusal(&self, refusal: Refusal) {
+        let gauges = &self.gauges;
+        match refusal {
+            Refusal::Malformed => gauges.refused_malformed.add(1),
+            Refusal::HeadTooLarge => gauges.refused_head_too_large.add(1),
+            Refusal::BodyTooLarge { .. } => gauges.refused_body_too_large.add(1),
+            Refusal::Timeout => gauges.refused_timeout.add(1),
+            Refusal::Overload => gauges.refused_overload.add(1),
+            Refusal::BodyCut => gauges.bodies_cut.add(1),
+        }
+    }
+
     fn next_phase_serial(&self) -> u64 {
         self.phase_serial.set(self.phase_serial.get() + 1);
         self.phase_serial.get()
@@ -274,7 +286,7 @@ pub(super) struct Entry {
     core: Rc<Core>,
     pub(super) slot: Rc<Slot>,
     at: usize,
-    held: u64,
+    held: Held,
 }
 
 impl Entry {
@@ -313,27 +325,56 @@ impl Entry {
 
     /// Counts `bytes` of body against the core's ceiling; false: there is no room.
     pub(super) fn hold(&mut self, bytes: u64) -> bool {
+        self.held.add(bytes)
+    }
+
+    /// Gives back what [`Entry::hold`] counted.
+    pub(super) fn release(&mut self) {
+        self.held.release();
+    }
+}
+
+/// Bytes of bodies counted against their core's ceiling, given back when dropped.
+pub(super) struct Held {
+    core: Rc<Core>,
+    bytes: u64,
+}
+
+impl Held {
+    pub(super) fn new(core: &Rc<Core>) -> Held {
+        Held {
+            core: Rc::clone(core),
+            bytes: 0,
+        }
+    }
+
+    /// Counts `bytes` more; false: there is no room.
+    pub(super) fn add(&mut self, bytes: u64) -> bool {
         let held = self.core.held.get().saturating_add(bytes);
         if held > self.core.limits.body_bytes_held_max {
             return false;
         }
         self.core.held.set(held);
         self.core.gauges.body_bytes_held.add(bytes);
-        self.held += bytes;
+        self.bytes += bytes;
         true
     }
 
-    /// Gives back what [`Entry::hold`] counted.
-    pub(super) fn release(&mut self) {
-        let bytes = std::mem::take(&mut self.held);
+    fn release(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
         self.core.held.set(self.core.held.get() - bytes);
         self.core.gauges.body_bytes_held.sub(bytes);
     }
 }
 
-impl Drop for Entry {
+impl Drop for Held {
     fn drop(&mut self) {
         self.release();
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
         let mut slots = self.core.slots.borrow_mut();
         slots.entries[self.at] = None;
         slots.free.push(self.at);

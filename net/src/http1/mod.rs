@@ -1,5 +1,5 @@
 //! A strict HTTP/1.1 server: the pure framer, the connection loop over it, and one listener per
-//! core.
+//! core. HTTP/2, where TLS agrees on it, is hyper's and reaches the same handler.
 //!
 //! Owns framing, limits and deadlines. A request whose framing is in any doubt is refused and the
 //! connection closed: nothing after it is ever read as a request. Bodies are handed over exactly
@@ -13,6 +13,7 @@ mod connection;
 mod core;
 mod gauges;
 pub mod head;
+mod http2;
 mod limits;
 mod request;
 mod response;

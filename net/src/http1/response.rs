@@ -4,6 +4,10 @@
 //! ordinary answer allocates nothing and goes out in one write.
 
 use bytes::Bytes;
+use http_body_util::Full;
+use hyper::StatusCode;
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use hyper::http;
 
 use super::clock::DATE_LEN;
 
@@ -155,6 +159,38 @@ impl Response {
     /// The body's bytes.
     pub fn body(&self) -> &[u8] {
         self.body.as_slice()
+    }
+
+    /// The same answer for HTTP/2.
+    pub(crate) fn into_http2(self, without_body: bool) -> hyper::Response<Full<Bytes>> {
+        let bytes = match self.body {
+            Body::Static(text) => Bytes::from_static(text.as_bytes()),
+            Body::Inline(inline) => Bytes::copy_from_slice(inline.as_slice()),
+            Body::Bytes(bytes) => bytes,
+        };
+        let mut response = hyper::Response::new(Full::default());
+        *response.status_mut() = StatusCode::from_u16(self.status).unwrap_or_default();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_LENGTH, http::HeaderValue::from(bytes.len()));
+        if !bytes.is_empty() {
+            headers.insert(
+                CONTENT_TYPE,
+                http::HeaderValue::from_static(self.content_type),
+            );
+        }
+        for (name, value) in self.headers.into_iter().flatten() {
+            let value = match value {
+                HeaderValue::Static(text) => http::HeaderValue::from_static(text),
+                HeaderValue::Number(n) => http::HeaderValue::from(n),
+            };
+            if let Ok(name) = http::HeaderName::try_from(name) {
+                headers.insert(name, value);
+            }
+        }
+        if !without_body {
+            *response.body_mut() = Full::new(bytes);
+        }
+        response
     }
 
     pub(crate) fn closes(&self) -> bool {

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use super::{OfflineError, io_error};
 use crate::config::SyncMode;
 use crate::disk::{Disk, IO_BYTES_MAX};
+use crate::sim::SimRng;
 
 /// The file that is written; removed afterwards.
 const FILE: &str = "ankusa-bench.tmp";
@@ -77,6 +78,9 @@ pub struct BenchReport {
     pub sync: SyncMode,
     /// The setting `wal.groups_inflight`.
     pub groups_inflight: usize,
+    /// How idle the machine's processors were meanwhile, percent; below about 40 the figures say
+    /// more about the other work than about the disk.
+    pub idle_percent: Option<u64>,
 }
 
 /// Measures. The file is made first, which takes as long as writing it once.
@@ -86,14 +90,22 @@ pub async fn device_bench<D: Disk>(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<BenchReport, OfflineError> {
     let _ = disk.remove(FILE).await;
+    let before = cpu_times();
     let result = measure_all(disk, config, progress).await;
+    let after = cpu_times();
     let _ = disk.remove(FILE).await;
     let cells = result?;
     let (sync, groups_inflight) = recommend(&cells);
+    let idle_percent = before
+        .zip(after)
+        .and_then(|((idle_0, all_0), (idle_1, all_1))| {
+            (idle_1.saturating_sub(idle_0) * 100).checked_div(all_1.saturating_sub(all_0))
+        });
     Ok(BenchReport {
         cells,
         sync,
         groups_inflight,
+        idle_percent,
     })
 }
 
@@ -106,11 +118,7 @@ async fn measure_all<D: Disk>(
         .create(FILE)
         .await
         .map_err(io_error("creating", FILE))?;
-    let mut buf = disk.alloc(IO_BYTES_MAX);
-    for (i, byte) in buf.as_mut().iter_mut().enumerate() {
-        *byte = (i.wrapping_mul(31) >> 3) as u8;
-    }
-    let buf = Rc::new(buf);
+    let buf = noise(disk, IO_BYTES_MAX, 1);
     for pos in (0..config.file_bytes).step_by(IO_BYTES_MAX) {
         disk.write_at(&file, Rc::clone(&buf), pos)
             .await
@@ -160,6 +168,28 @@ async fn measure_all<D: Disk>(
         .collect())
 }
 
+/// Bytes that no device makes smaller.
+fn noise<D: Disk>(disk: &D, bytes: usize, seed: u64) -> Rc<D::Buf> {
+    let mut rng = SimRng::new(seed);
+    let mut buf = disk.alloc(bytes);
+    for chunk in buf.as_mut().chunks_mut(8) {
+        let random = rng.next_u64().to_le_bytes();
+        chunk.copy_from_slice(&random[..chunk.len()]);
+    }
+    Rc::new(buf)
+}
+
+/// Processor time of the machine so far, from `/proc/stat`: idle (waiting for disks too), all.
+fn cpu_times() -> Option<(u64, u64)> {
+    let stat = std::fs::read_to_string("/proc/stat").ok()?;
+    let fields = stat.lines().next()?.strip_prefix("cpu ")?;
+    let times: Vec<u64> = fields
+        .split_whitespace()
+        .map_while(|f| f.parse().ok())
+        .collect();
+    Some((times.get(3)? + times.get(4)?, times.iter().take(8).sum()))
+}
+
 /// One cell: `inflight` loops that share the position; answers the time of each write.
 async fn cell<D: Disk>(
     disk: &D,
@@ -173,9 +203,7 @@ async fn cell<D: Disk>(
     let end = Instant::now() + config.cell;
     let lane = || async {
         let mut times = Vec::new();
-        let mut buf = disk.alloc(bytes);
-        buf.as_mut().fill(0x5a);
-        let buf = Rc::new(buf);
+        let buf = noise(disk, bytes, 2);
         loop {
             let pos = next.get();
             let after = pos + bytes as u64;
@@ -300,6 +328,7 @@ impl BenchReport {
             })
         };
         json!({
+            "idle_percent": self.idle_percent,
             "cells": self.cells.iter().map(cell).collect::<Vec<_>>(),
             "recommended": {
                 "wal.sync": sync_name(self.sync),
@@ -313,6 +342,13 @@ impl fmt::Display for BenchReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if cfg!(debug_assertions) {
             writeln!(f, "warning: a debug build; figures are too low")?;
+        }
+        if let Some(idle) = self.idle_percent.filter(|idle| *idle < 40) {
+            writeln!(
+                f,
+                "warning: the machine was busy with other work ({idle} % idle); measure again when \
+                 it is not"
+            )?;
         }
         writeln!(
             f,

@@ -57,8 +57,7 @@ impl DeadLog {
             died_at_s,
         });
         chunk.live += 1;
-        let place = place(number, chunk.entries.len() - 1);
-        place
+        place(number, chunk.entries.len() - 1)
     }
 
     /// Takes an entry out. `moved` is told the new place of every entry that a merge moved.

@@ -38,13 +38,15 @@ impl Index {
     pub(super) fn with_expected(entries: usize) -> Index {
         let tables = (entries / (TABLE_ENTRIES_MAX * 3 / 4) + 1).next_power_of_two();
         let depth = tables.trailing_zeros();
+        // With a quarter of room, so that hardly a table is rebuilt on the way.
+        let capacity = if tables > 1 { TABLE_ENTRIES_MAX } else { 0 };
         Index {
             depth,
             directory: (0..tables as u32).collect(),
             tables: (0..tables)
                 .map(|_| Table {
                     depth,
-                    slots: HashTable::new(),
+                    slots: HashTable::with_capacity(capacity),
                 })
                 .collect(),
         }
@@ -115,9 +117,9 @@ impl Index {
         assert!(depth < 31, "equal hashes without end");
         let full = std::mem::take(&mut self.tables[number].slots);
         let is_upper = |hash: u64| (hash >> (DIRECTORY_SHIFT + depth)) & 1 == 1;
-        let upper_len = full.iter().filter(|&&slot| is_upper(hash_of(slot))).count();
-        let mut lower = HashTable::with_capacity(full.len() - upper_len);
-        let mut upper = HashTable::with_capacity(upper_len);
+        // Both get the room of a full one: they will need it by the next split.
+        let mut lower = HashTable::with_capacity(TABLE_ENTRIES_MAX);
+        let mut upper = HashTable::with_capacity(TABLE_ENTRIES_MAX);
         for slot in full {
             let hash = hash_of(slot);
             let half = if is_upper(hash) {

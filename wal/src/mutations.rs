@@ -5,7 +5,7 @@
 //! the simulation, set for the thread.
 
 /// The mutations of this crate.
-pub const NAMES: [&str; 8] = [
+pub const NAMES: [&str; 10] = [
     "ack_before_sync",
     "ack_before_write",
     "undo_at_mark",
@@ -14,6 +14,8 @@ pub const NAMES: [&str; 8] = [
     "skip_frame_crc",
     "trust_above_mark",
     "recycle_early",
+    "checkpoint_rename_without_sync",
+    "checkpoint_named_early",
 ];
 
 #[cfg(feature = "mutations")]

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+mod files;
+
 use proptest::prelude::*;
 
 use super::*;

@@ -274,7 +274,11 @@ impl<D: Disk> Scan<'_, D> {
                 break "segment ends early";
             }
             match reader.frame_at(pos, self.tag).await.map_err(&failed)? {
-                FrameAt::Bad(error) => break error.what,
+                FrameAt::Bad(error, claim) => {
+                    // A torn group's header was written all the same: its claim is true.
+                    self.claimed = self.claimed.max(claim);
+                    break error.what;
+                }
                 FrameAt::Frame(frame) if frame.salt != header.salt => {
                     break "frame of an older use of the slot";
                 }
@@ -374,12 +378,16 @@ impl<D: Disk> Scan<'_, D> {
         let mut pos = bad_at + BLOCK_BYTES as u64;
         while pos < reader.len() {
             let found = reader.frame_at(pos, self.tag).await.map_err(&failed)?;
-            let FrameAt::Frame(frame) = found else {
-                pos += BLOCK_BYTES as u64;
-                if self.host.must_yield() {
-                    self.host.yield_now().await;
+            let frame = match found {
+                FrameAt::Frame(frame) => frame,
+                FrameAt::Bad(_, claim) => {
+                    self.claimed = self.claimed.max(claim);
+                    pos += BLOCK_BYTES as u64;
+                    if self.host.must_yield() {
+                        self.host.yield_now().await;
+                    }
+                    continue;
                 }
-                continue;
             };
             if frame.salt == salt {
                 self.claimed = self.claimed.max(frame.durable_lsn);
@@ -418,7 +426,10 @@ impl<D: Disk> Scan<'_, D> {
             }
             match reader.frame_at(pos, self.tag).await {
                 Err(error) => break Err(failed(error)),
-                Ok(FrameAt::Bad(_)) => pos += BLOCK_BYTES as u64,
+                Ok(FrameAt::Bad(_, claim)) => {
+                    self.claimed = self.claimed.max(claim);
+                    pos += BLOCK_BYTES as u64;
+                }
                 Ok(FrameAt::Frame(frame)) => {
                     newest = newest.max(frame.lsn);
                     self.claimed = self.claimed.max(frame.durable_lsn);

@@ -27,7 +27,8 @@ use super::deadlines::Deadlines;
 use super::gauges::Gauges;
 use super::lanes::{LaneConfig, LaneState, TenantNo};
 use super::plan::{Plan, SinkTable};
-use super::scheduler::{DeadReason, Decision, Limits, Outcome, Scheduler, Start, Verdict};
+use super::scheduler::{Decision, Limits, Scheduler, Start};
+use super::verdict::{DeadReason, Outcome, Verdict};
 use crate::log_limited;
 use crate::metrics::{CoreMetrics, DeliveryResult, Metric};
 

@@ -13,6 +13,7 @@ pub mod gauges;
 pub mod lanes;
 pub mod plan;
 pub mod scheduler;
+pub mod verdict;
 
 mod deadlines;
 mod links;
@@ -29,6 +30,5 @@ pub use driver::Dispatch;
 pub use gauges::Gauges;
 pub use lanes::{LaneConfig, LaneState, Load, TenantNo};
 pub use plan::{Attempt, Plan, SinkTable, Target, limits};
-pub use scheduler::{
-    Counts, DeadReason, Decision, Limits, Outcome, RowFacts, Rows, Scheduler, Start, Verdict,
-};
+pub use scheduler::{Counts, Decision, Limits, RowFacts, Rows, Scheduler, Start};
+pub use verdict::{DeadReason, Outcome, Verdict};

@@ -9,7 +9,8 @@ use ankusa_wal::SinkName;
 
 use super::backoff::RetryPolicy;
 use super::breaker::BreakerPolicy;
-use super::scheduler::{Limits, Outcome};
+use super::scheduler::Limits;
+use super::verdict::Outcome;
 use crate::config::DispatchConfig;
 use crate::metrics::SinkLabel;
 

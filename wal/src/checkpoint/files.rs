@@ -251,9 +251,11 @@ pub async fn name<D: Disk>(
     disk.rename(&from, &to)
         .await
         .map_err(io_error("naming the checkpoint"))?;
-    disk.sync_dir()
-        .await
-        .map_err(io_error("syncing the directory"))?;
+    if let Err(error) = disk.sync_dir().await {
+        // Else it would be among the two kept while nobody keeps its segments.
+        let _ = disk.remove(&to).await;
+        return Err(io_error("syncing the directory")(error));
+    }
     let (start, end) = unnamed.builder.manifest();
     Ok((*start, end.clone()))
 }

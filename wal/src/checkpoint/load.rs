@@ -9,7 +9,7 @@ use crate::format::record::{RECORD_HEADER_BYTES, decode_record, kind as record_k
 use crate::format::{FormatError, bad};
 use crate::ids::{Lsn, Seq, ShardId, SinkNo};
 use crate::record::Location;
-use crate::state::{HOOKS_MAX, RowState, State};
+use crate::state::{HOOKS_MAX, LoadBatch, RowState, State};
 
 use super::block;
 use super::layout::{self, End, Start, kind};
@@ -33,7 +33,7 @@ pub struct Loader {
     start: Option<Start>,
     state: State,
     rows: Vec<(SinkNo, u16, RowState)>,
-    sinks: Vec<SinkNo>,
+    batch: LoadBatch,
     stream: Vec<u8>,
     end: Vec<u8>,
     seen: (u64, u64, u64),
@@ -50,7 +50,7 @@ impl Loader {
             start: None,
             state: State::new(seed),
             rows: Vec::new(),
-            sinks: Vec::new(),
+            batch: LoadBatch::default(),
             stream: Vec::new(),
             end: Vec::new(),
             seen: (0, 0, 0),
@@ -68,6 +68,9 @@ impl Loader {
             return Err(bad("block after the end"));
         }
         self.kind_last = head.kind;
+        if head.kind != kind::HOOKS {
+            self.index()?;
+        }
         match head.kind {
             kind::START => {
                 let start = layout::decode_start(payload)?;
@@ -126,14 +129,25 @@ impl Loader {
                 location,
                 head.holds,
                 &self.rows,
-                &mut self.sinks,
+                &mut self.batch,
             );
             if !is_new {
-                return Err(bad("hook twice, or without anything to do"));
+                return Err(bad("hook without anything to do"));
             }
             self.seen.0 += 1;
         }
+        if self.batch.is_full() {
+            self.index()?;
+        }
         Ok(())
+    }
+
+    fn index(&mut self) -> Result<(), FormatError> {
+        if self.state.load_index(&mut self.batch) {
+            Ok(())
+        } else {
+            Err(bad("hook twice"))
+        }
     }
 
     fn finished(&mut self, payload: &[u8]) -> Result<(), FormatError> {

@@ -83,6 +83,25 @@ impl Index {
             .insert_unique(hash, slot, |&s| hash_of(s));
     }
 
+    /// Adds many slots, table by table, so that each table is in the cache while it is filled.
+    /// False when `is_same` finds an entry that has the key of a new one; then the rest is left.
+    pub(super) fn insert_all(
+        &mut self,
+        entries: &mut [(u64, u32)],
+        is_same: impl Fn(u32, u32) -> bool,
+        hash_of: impl Fn(u32) -> u64,
+    ) -> bool {
+        let mask = (1usize << self.depth) - 1;
+        entries.sort_unstable_by_key(|&(hash, _)| (hash >> DIRECTORY_SHIFT) as usize & mask);
+        for &(hash, slot) in entries.iter() {
+            if self.find(hash, |there| is_same(there, slot)).is_some() {
+                return false;
+            }
+            self.insert(hash, slot, &hash_of);
+        }
+        true
+    }
+
     /// Takes a slot out; true when it was there.
     pub(super) fn remove(&mut self, hash: u64, slot: u32, hash_of: impl Fn(u32) -> u64) -> bool {
         let number = self.table_number(hash);

@@ -5,12 +5,32 @@
 use crate::ids::{HookId, Seq, SinkNo};
 use crate::record::Location;
 
-use super::table::NewHook;
-use super::{Holds, Inserted, RowState, State};
+use super::hooks::HookSlot;
+use super::table::{NewHook, hash_id, hash_seq};
+use super::{Holds, RowState, State};
+
+/// Entries that a batch indexes at once: enough for many in each table, 8 MiB.
+const BATCH_HOOKS: usize = 1 << 18;
+
+/// Hook entries on their way into the look-ups.
+#[derive(Default)]
+pub(crate) struct LoadBatch {
+    seqs: Vec<(u64, u32)>,
+    ids: Vec<(u64, u32)>,
+    sinks: Vec<SinkNo>,
+}
+
+impl LoadBatch {
+    /// Whether it is time for [`State::load_index`].
+    pub(crate) fn is_full(&self) -> bool {
+        self.seqs.len() >= BATCH_HOOKS
+    }
+}
 
 impl State {
-    /// Takes in a hook entry. False, and nothing useful was done, when the seq is there already
-    /// or the entry has nothing left to do: no writer makes such entries.
+    /// Takes in a hook entry, which is not found by seq or id before the next
+    /// [`State::load_index`]. False, and nothing was done, when the entry has nothing left to do:
+    /// no writer makes such entries.
     pub(crate) fn load_hook(
         &mut self,
         seq: Seq,
@@ -18,7 +38,7 @@ impl State {
         location: Location,
         holds: Holds,
         rows: &[(SinkNo, u16, RowState)],
-        sinks: &mut Vec<SinkNo>,
+        batch: &mut LoadBatch,
     ) -> bool {
         let is_open = rows
             .iter()
@@ -26,18 +46,18 @@ impl State {
         if !is_open && holds.is_none() {
             return false;
         }
-        sinks.clear();
-        sinks.extend(rows.iter().map(|&(sink, _, _)| sink));
+        batch.sinks.clear();
+        batch.sinks.extend(rows.iter().map(|&(sink, _, _)| sink));
         let hook = NewHook {
             seq,
             id,
             location,
-            sinks,
+            sinks: &batch.sinks,
             holds,
         };
-        let Inserted::New(slot) = self.insert_hook(&hook) else {
-            return false;
-        };
+        let slot = self.place_hook(&hook, true);
+        batch.seqs.push((hash_seq(&self.hasher, seq), slot.0));
+        batch.ids.push((hash_id(&self.hasher, id), slot.0));
         let fresh = (0, RowState::Due { due_ms: 0 });
         // Open rows first: a hook must not end while its finished rows are set.
         for (row, &(_, attempts, state)) in self.rows(slot).zip(rows) {
@@ -51,6 +71,27 @@ impl State {
             }
         }
         true
+    }
+
+    /// Makes the entries of the batch findable. False when a seq came twice; then the state is
+    /// of no use.
+    pub(crate) fn load_index(&mut self, batch: &mut LoadBatch) -> bool {
+        let (hooks, hasher) = (&self.hooks, &self.hasher);
+        let seq = |slot| hooks.at(HookSlot(slot)).seq();
+        let is_new = self.by_seq.insert_all(
+            &mut batch.seqs,
+            |a, b| seq(a) == seq(b),
+            |slot| hash_seq(hasher, seq(slot)),
+        );
+        let id = |slot| hooks.at(HookSlot(slot)).id;
+        self.by_id.insert_all(
+            &mut batch.ids,
+            |_, _| false,
+            |slot| hash_id(hasher, id(slot)),
+        );
+        batch.seqs.clear();
+        batch.ids.clear();
+        is_new
     }
 
     pub(crate) fn load_finished(&mut self, first: Seq, last: Seq) {

@@ -39,6 +39,7 @@ mod weight;
 pub use dead::DeadCursor;
 pub use finished::SeqSet;
 pub use hooks::{HOOKS_MAX, HookSlot};
+pub(crate) use load::LoadBatch;
 pub use meta::{Meta, RESEQUENCED_MAX, RecordCursor, TRAIL_ROWS_MAX};
 pub use names::{NamesFull, SinkNames};
 pub use rows::{ATTEMPTS_MAX, RowId, SINKS_PER_HOOK_MAX};

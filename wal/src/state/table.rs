@@ -74,6 +74,19 @@ impl State {
     }
 
     fn add_hook(&mut self, hook: &NewHook<'_>, is_durable: bool) -> HookSlot {
+        let slot = self.place_hook(hook, is_durable);
+        let (hooks, hasher) = (&self.hooks, &self.hasher);
+        self.by_seq.insert(hash_seq(hasher, hook.seq), slot.0, |s| {
+            hash_seq(hasher, hooks.at(HookSlot(s)).seq())
+        });
+        self.by_id.insert(hash_id(hasher, hook.id), slot.0, |s| {
+            hash_id(hasher, hooks.at(HookSlot(s)).id)
+        });
+        slot
+    }
+
+    /// All of [`State::add_hook`] but the look-ups.
+    pub(super) fn place_hook(&mut self, hook: &NewHook<'_>, is_durable: bool) -> HookSlot {
         let mut entry = HookEntry::new(hook.seq, hook.id, hook.location, hook.holds);
         entry.in_flight = !is_durable;
         entry.rows = hook.sinks.len() as u16;
@@ -93,15 +106,6 @@ impl State {
             };
             self.rows.set(row, fields);
         }
-        let (hooks, hasher) = (&self.hooks, &self.hasher);
-        let seq_hash = hash_seq(hasher, hook.seq);
-        self.by_seq.insert(seq_hash, slot.0, |s| {
-            hash_seq(hasher, hooks.at(HookSlot(s)).seq())
-        });
-        let id_hash = hash_id(hasher, hook.id);
-        self.by_id.insert(id_hash, slot.0, |s| {
-            hash_id(hasher, hooks.at(HookSlot(s)).id)
-        });
         self.live_bytes.add(hook.location);
         self.counts.hooks += 1;
         self.counts.rows_pending += u64::from(entry.rows);
@@ -485,10 +489,10 @@ fn pack_due(due_ms: u64) -> u64 {
     }
 }
 
-fn hash_seq(hasher: &impl BuildHasher, seq: Seq) -> u64 {
+pub(super) fn hash_seq(hasher: &impl BuildHasher, seq: Seq) -> u64 {
     hasher.hash_one(seq.0)
 }
 
-fn hash_id(hasher: &impl BuildHasher, id: HookId) -> u64 {
+pub(super) fn hash_id(hasher: &impl BuildHasher, id: HookId) -> u64 {
     hasher.hash_one(u128::from_le_bytes(id.0))
 }

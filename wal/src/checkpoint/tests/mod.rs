@@ -154,3 +154,27 @@ fn checkpoint_without_its_last_block_is_refused() {
     blocks.remove(2);
     assert!(load_blocks(&blocks).is_err());
 }
+
+#[test]
+fn checkpoint_with_a_hook_twice_is_refused() {
+    let mut history = History::new();
+    for _ in 0..40 {
+        history.step(&Op::Hook {
+            sinks: 1,
+            archive: false,
+            log: false,
+            dedupe: false,
+        });
+    }
+    history.settle_all();
+    let (mut blocks, _) = build(&mut history, 4096, |_| {});
+    // The second hook's seq becomes the first one's, under a right checksum.
+    let head = block::peek(&blocks[1]).unwrap();
+    let entry = layout::HOOK_ENTRY_BYTES + layout::ROW_ENTRY_BYTES;
+    let (first, second) = (block::BLOCK_HEAD_BYTES, block::BLOCK_HEAD_BYTES + entry);
+    assert_eq!(head.kind, layout::kind::HOOKS);
+    blocks[1].copy_within(first..first + 8, second);
+    block::seal(&head, &mut blocks[1]);
+    let refused = load_blocks(&blocks).err().unwrap();
+    assert_eq!(refused.what, "hook twice");
+}

@@ -14,7 +14,7 @@ const TABLE_ENTRIES_MAX: usize = 1792;
 
 /// A full table with fewer entries than this is full of deletion marks and is rebuilt instead of
 /// split; the gap to `TABLE_ENTRIES_MAX` is what pays for a rebuild.
-const SPLIT_ENTRIES_MIN: usize = TABLE_ENTRIES_MAX / 8 * 7;
+const SPLIT_ENTRIES_MIN: usize = TABLE_ENTRIES_MAX / 16 * 15;
 
 /// The directory uses bits from here up: the tables use the low ones for the bucket and the top
 /// seven for the tag.

@@ -318,3 +318,44 @@ mod properties {
         }
     }
 }
+
+mod look_ups {
+    use super::super::index::Index;
+    use crate::sim::SimRng;
+
+    fn hash_of(slot: u32) -> u64 {
+        u64::from(slot).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(slot) << 40
+    }
+
+    #[test]
+    fn index_finds_what_is_there_and_keeps_its_weight_under_churn() {
+        const LIVE: u32 = 50_000;
+        let mut rng = SimRng::new(3);
+        let mut index = Index::with_expected(0);
+        let mut live: Vec<u32> = (0..LIVE).collect();
+        for &slot in &live {
+            index.insert(hash_of(slot), slot, hash_of);
+        }
+        for next in LIVE..10 * LIVE {
+            let at = rng.below(u64::from(LIVE)) as usize;
+            let gone = std::mem::replace(&mut live[at], next);
+            assert!(index.remove(hash_of(gone), gone, hash_of));
+            index.insert(hash_of(next), next, hash_of);
+            assert_eq!(index.find(hash_of(gone), |s| s == gone), None);
+        }
+        for &slot in &live {
+            assert_eq!(index.find(hash_of(slot), |s| s == slot), Some(slot));
+        }
+        let per_entry = index.memory_bytes() as f64 / f64::from(LIVE);
+        assert!(per_entry < 12.5, "{per_entry} bytes an entry");
+        for &slot in &live {
+            assert!(index.remove(hash_of(slot), slot, hash_of));
+            assert!(!index.remove(hash_of(slot), slot, hash_of));
+        }
+        assert!(
+            index.memory_bytes() < 10_000,
+            "{} bytes for nothing",
+            index.memory_bytes()
+        );
+    }
+}

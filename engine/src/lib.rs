@@ -1,6 +1,7 @@
 //! The service: configuration, the ingest pipeline, claims, the committer, dispatch, sinks and
 //! administration. The binary `ankusa` is a thin caller of this library.
 
+pub mod admin;
 pub mod claims;
 pub mod cli;
 pub mod commit;

@@ -14,10 +14,12 @@ use ankusa_net::Listener;
 use ankusa_net::client::{Client, ClientConfig, TlsClient};
 use ankusa_net::dns::{Resolver, ResolverThreads};
 use ankusa_net::http1::{Gauges, Limits, Server};
+use ankusa_net::web::WebServer;
 use ankusa_wal::disk::glommio::GlommioDisk;
 use ankusa_wal::home::{StoreFacts, shard_dir};
 use ankusa_wal::{Host, ShardId, TaskClass};
 
+use crate::admin::Admin;
 use crate::claims::Desk;
 use crate::config::Config;
 use crate::ingest::{Ingest, IngestLimits, IngestParts, SourceTable};
@@ -27,12 +29,16 @@ use crate::runtime::CoreHost;
 use crate::shard::{self, Shard, ShardParts};
 use crate::sinks::{CoreSinks, FileWriters, SinkContext};
 
+use super::ask::Asks;
 use super::message::{Event, Message};
 use super::observe::CoreObserver;
 use super::ready::{self, ReadyCache};
 
 /// How often deadlines of claims and held-back messages are looked at.
 pub(super) const SWEEP: Duration = Duration::from_millis(100);
+
+/// How long answers of the admin port may take to go out at a stop.
+const ADMIN_GRACE: Duration = Duration::from_secs(1);
 
 /// What a core is started with.
 pub struct Start {
@@ -78,6 +84,10 @@ pub struct Core {
     pub ingest: RefCell<Option<Rc<Ingest<GlommioDisk>>>>,
     /// The last answer to who asked whether it is ready.
     pub ready: ReadyCache,
+    /// Its questions to other cores.
+    pub asks: Asks,
+    /// The admin port, on the core that serves it.
+    pub admin: RefCell<Option<WebServer>>,
     server: RefCell<Option<Arc<Gauges>>>,
     stopping: Cell<bool>,
 }
@@ -121,6 +131,8 @@ async fn boot(start: Start) -> Result<(Rc<Core>, Server, Rc<StopFlag>), String> 
         observer,
         ingest: RefCell::new(None),
         ready: ReadyCache::default(),
+        asks: Asks::default(),
+        admin: RefCell::new(None),
         server: RefCell::new(None),
         stopping: Cell::new(false),
     });
@@ -145,10 +157,14 @@ async fn boot(start: Start) -> Result<(Rc<Core>, Server, Rc<StopFlag>), String> 
     for shard in core.shards.borrow().iter() {
         shard.dispatch.start();
     }
+    let admin = match start.index {
+        0 => Some(Admin::start(&core)?),
+        _ => None,
+    };
     let _ = start.events.send(Event::Serving {
         core: start.index,
         ingest: server.local_addr(),
-        admin: None,
+        admin,
     });
     Ok((core, server, stop))
 }
@@ -291,6 +307,11 @@ async fn shut_down(core: &Rc<Core>, server: Server) -> Option<String> {
         if let Err(error) = shard.store.close().await {
             faults.push(format!("shard {}: {error}", shard.id));
         }
+    }
+    // Last, so that the way down can be watched.
+    let admin = core.admin.borrow_mut().take();
+    if let Some(admin) = admin {
+        admin.stop(ADMIN_GRACE).await;
     }
     (!faults.is_empty()).then(|| faults.join("; "))
 }

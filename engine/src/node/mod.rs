@@ -3,13 +3,14 @@
 //!
 //! The main thread only waits: for cores that report and for signals.
 
+pub mod ask;
 pub mod boot;
 pub mod core;
 pub mod message;
 pub mod observe;
 
 mod banner;
-mod ready;
+pub(crate) mod ready;
 mod signals;
 mod systemd;
 

@@ -1,0 +1,158 @@
+//! What the node says about itself: alive, ready, metrics, configuration, stores.
+//!
+//! Runs on the core that serves the admin port; what other cores own is asked of them.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ankusa_net::types::{HeaderValue, StatusCode};
+use ankusa_wal::{Disk, Host};
+use serde_json::{Value, json};
+
+use super::reply::{self, Refused, Reply};
+use crate::metrics::{CONTENT_TYPE, Renderer};
+use crate::node::ask::{self, NoAnswer};
+use crate::node::core::Core;
+use crate::node::ready;
+use crate::shard::Shard;
+
+/// `GET /health`: the process runs; nothing is asked of anybody.
+pub fn health(core: &Rc<Core>) -> Reply {
+    reply::ok(&json!({
+        "status": "ok",
+        "instance": core.config.borrow().node.name,
+        "version": env!("CARGO_PKG_VERSION"),
+        "roles": ["ingest", "dispatch", "admin"],
+    }))
+}
+
+/// From best to worst.
+const STORE_WORDS: &[&str] = &["up", "recovering", "full", "stalled", "down"];
+
+/// `GET /ready`: every core is asked, the worst answer wins.
+pub async fn ready(core: &Rc<Core>) -> Reply {
+    let patience = ask::PATIENCE;
+    let answers = ask::every_core(core, patience, |core| ready::ask(&core)).await;
+    let mut is_ready = !core.is_stopping();
+    let mut worst = 0;
+    let mut cores = Vec::new();
+    for (index, answer) in answers.into_iter().enumerate() {
+        let word = match answer {
+            Ok(answer) => {
+                is_ready &= answer.ready;
+                let body: Value = serde_json::from_str(&answer.body).unwrap_or_default();
+                let word = body["store"].as_str().unwrap_or("down").to_string();
+                cores.push(json!({ "core": index, "store": word }));
+                word
+            }
+            Err(error) => {
+                is_ready = false;
+                cores.push(json!({ "core": index, "error": error.to_string() }));
+                "down".to_string()
+            }
+        };
+        let place = STORE_WORDS.iter().position(|known| *known == word);
+        worst = worst.max(place.unwrap_or(STORE_WORDS.len() - 1));
+    }
+    let body = json!({ "store": STORE_WORDS[worst], "cores": cores });
+    if is_ready {
+        return reply::ok(&body);
+    }
+    let mut reply = reply::json_with(StatusCode::SERVICE_UNAVAILABLE, &body);
+    let headers = reply.headers_mut();
+    headers.insert("retry-after", HeaderValue::from_static("1"));
+    reply
+}
+
+/// `GET /metrics`: family by family, so that others run in between.
+pub async fn metrics(core: &Rc<Core>) -> Reply {
+    let mut out = String::with_capacity(64 * 1024);
+    let mut renderer = Renderer::new(Arc::clone(core.observer.metrics.registry()));
+    while renderer.next_family(&mut out) {
+        core.host.yield_now().await;
+    }
+    reply::text(StatusCode::OK, CONTENT_TYPE, out)
+}
+
+/// `GET /v1/config`: every key in effect; hidden values are hidden since the file was read.
+pub fn config(core: &Rc<Core>) -> Reply {
+    reply::ok(&core.config.borrow().to_json())
+}
+
+/// `GET /v1/wal`.
+pub async fn wal(core: &Rc<Core>) -> Result<Reply, Refused> {
+    let answers = ask::every_core(core, ask::PATIENCE, |core| {
+        Box::pin(async move {
+            let shards = core.shards.borrow();
+            shards
+                .iter()
+                .map(|shard| shard_view(core.index, shard))
+                .collect::<Vec<Value>>()
+        })
+    })
+    .await;
+    let mut shards = Vec::new();
+    let mut silent = Vec::new();
+    for answer in answers {
+        match answer {
+            Ok(more) => shards.extend(more),
+            Err(NoAnswer(index)) => silent.push(json!({
+                "core": index, "error": NoAnswer(index).to_string(),
+            })),
+        }
+    }
+    shards.sort_by_key(|shard| shard["shard"].as_u64());
+    let sum = |key: &str| -> u64 { shards.iter().filter_map(|s| s[key].as_u64()).sum() };
+    let next_seq = shards.iter().filter_map(|s| s["next_seq"].as_u64()).max();
+    Ok(reply::ok(&json!({
+        "instance": core.config.borrow().node.name,
+        "wal": {
+            "next_seq": next_seq,
+            "hooks": sum("hooks"),
+            "deliveries": sum("deliveries"),
+            "disk_bytes": sum("disk_bytes"),
+        },
+        "shards": shards,
+        "unanswered": silent,
+    })))
+}
+
+fn shard_view<D: Disk>(core: usize, shard: &Shard<D>) -> Value {
+    let stats = shard.store.stats();
+    let state = shard.store.state();
+    let counts = state.counts();
+    let (waiting, waiting_bytes, inflight) = shard.commit.depth();
+    json!({
+        "shard": shard.id.0,
+        "core": core,
+        "next_seq": state.next_seq().0,
+        "applied_lsn": shard.store.applied_lsn().0,
+        "durable_lsn": shard.store.durable_lsn().0,
+        "hooks": counts.hooks,
+        "deliveries": counts.rows_pending + counts.rows_scheduled + counts.rows_dead,
+        "pending": counts.rows_pending,
+        "scheduled": counts.rows_scheduled,
+        "dead": counts.rows_dead,
+        "live_bytes": state.live_bytes(),
+        "disk_bytes": u64::from(stats.slots) * shard.segment_bytes,
+        "free_bytes": stats.free_bytes,
+        "segments_live": state.segments_live().count(),
+        "slots": stats.slots,
+        "slots_spare": stats.slots_spare,
+        "segment_bytes": shard.segment_bytes,
+        "is_fenced": shard.store.is_fenced(),
+        "fences": stats.fences,
+        "io_failures": stats.io_failures,
+        "groups": stats.groups,
+        "records": stats.records,
+        "appended_bytes": stats.bytes,
+        "groups_inflight": inflight,
+        "stalled_ms": stats.stalled_ms,
+        "last_group_us": stats.last_group_us,
+        "waiting": waiting,
+        "waiting_bytes": waiting_bytes,
+        "records_queued": shard.store.queued(),
+        "cache": { "bytes": stats.cache_bytes, "hits": stats.cache_hits, "misses": stats.cache_misses },
+        "memory_bytes": state.memory_bytes(),
+    })
+}

@@ -9,11 +9,13 @@ use std::collections::VecDeque;
 use crate::ids::{Lsn, Seq};
 use crate::record::{DedupeRow, Location};
 
+use super::hooks::HookSlot;
+
 /// What a group did to the table of hooks.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
     /// The hook came into the table.
-    Came(Seq),
+    Came(HookSlot, Seq),
     /// A hook without rows and holds was seen: finished once durable.
     Passed(Seq),
     /// The hook, already in the table, was appended again.
@@ -68,7 +70,7 @@ impl InFlight {
     /// The newest group in flight that brought or copied `seq`.
     pub(super) fn lsn_of(&self, seq: Seq) -> Option<Lsn> {
         let is_it = |change: &Change| match *change {
-            Change::Came(s) | Change::Copied(s, _) | Change::Passed(s) => s == seq,
+            Change::Came(_, s) | Change::Copied(s, _) | Change::Passed(s) => s == seq,
         };
         let holds_it = |g: &&Group| g.changes.iter().any(is_it);
         self.groups.iter().rev().find(holds_it).map(|g| g.lsn)

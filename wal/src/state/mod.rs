@@ -12,7 +12,8 @@
 //!   At boot it calls `settle` with a group's LSN before it applies the group.
 //! - At most 92 bytes per hook with one sink and 12 more per further one, at the worst load of
 //!   the look-ups, so that 4 more per row are left for an array kept in parallel.
-//! - No call holds the core for more than about half a millisecond, at any size.
+//! - A call holds the core for as long as what it is given (a hook, a group), not for as long as
+//!   the table is large: nothing is rehashed, copied or looked through whole. Exceptions say so.
 //!
 //! It does not do I/O, know a clock, or decide when a delivery is due. Runs on a shard core (one
 //! owner, never borrowed across an await), at boot and offline.

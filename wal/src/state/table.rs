@@ -68,7 +68,7 @@ impl State {
             self.in_flight
                 .group(lsn)
                 .changes
-                .push(Change::Came(hook.seq));
+                .push(Change::Came(slot, hook.seq));
         }
         Inserted::New(slot)
     }
@@ -333,8 +333,8 @@ impl State {
         while let Some(group) = self.in_flight.pop_durable(durable) {
             for change in group.changes {
                 match change {
-                    Change::Came(seq) => {
-                        if let Some(slot) = self.slot_of_seq(seq) {
+                    Change::Came(slot, seq) => {
+                        if self.holds(slot, seq) {
                             self.hooks.at_mut(slot).in_flight = false;
                             self.end_if_done(slot);
                         }
@@ -363,8 +363,8 @@ impl State {
         while let Some(group) = self.in_flight.pop_newest() {
             assert!(group.lsn > self.durable, "a durable group is never undone");
             for change in group.changes.iter().rev() {
-                if let Change::Came(seq) = *change
-                    && let Some(slot) = self.slot_of_seq(seq)
+                if let Change::Came(slot, seq) = *change
+                    && self.holds(slot, seq)
                 {
                     undone.push(Undone {
                         seq,
@@ -381,6 +381,10 @@ impl State {
     /// The group that holds the hook at `seq`, while that group is not durable.
     pub fn lsn_in_flight(&self, seq: Seq) -> Option<Lsn> {
         self.in_flight.lsn_of(seq)
+    }
+
+    fn holds(&self, slot: HookSlot, seq: Seq) -> bool {
+        self.hooks.get(slot).is_some_and(|entry| entry.seq() == seq)
     }
 
     fn move_hook(&mut self, slot: HookSlot, location: Location) {

@@ -124,8 +124,7 @@ fn cut_everywhere() -> Vec<String> {
         })
         .unwrap();
     assert_eq!(disk.open_files(), 0);
-    let faults = faults.borrow().clone();
-    faults
+    faults.take()
 }
 
 #[test]

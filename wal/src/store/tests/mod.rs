@@ -5,4 +5,8 @@ mod rig;
 
 mod life;
 
+mod damage;
+
+mod faults;
+
 use rig::*;

@@ -233,7 +233,7 @@ impl<D: Disk> Writer<D> {
         let most =
             usize::try_from(self.current.capacity - SEGMENT_DATA_OFFSET).unwrap_or(usize::MAX);
         crate::format::padded(planned.saturating_add(crate::format::frame::FRAME_HEADER_BYTES))
-            .max(LEAST.min(most / 8))
+            .max(LEAST.min(most / 16))
             .min(most)
     }
 }

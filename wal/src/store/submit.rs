@@ -47,7 +47,7 @@ impl<D: Disk> Inner<D> {
                 return Err(Refusal::Stalled);
             }
         }
-        let is_last_room = writer.current.room() as u64 <= writer.current.capacity / 8
+        let is_last_room = writer.current.room() as u64 <= writer.current.capacity / 4
             && self.slots.borrow().spares() == 0;
         let is_full = self.is_short_of_space.get()
             || is_last_room

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::rc::Rc;
 
 use crate::disk::sim::{SimDisk, SimDiskConfig, SimImage};
-use crate::sim::{SimHost, SimWorld};
+use crate::sim::SimWorld;
 use crate::{
     Envelope, HookDraft, HookExtra, HookId, OpenError, OpenReport, Outcome, Seq, Settled, SinkNo,
     Store, StoreConfig, Verification,
@@ -40,7 +39,6 @@ pub(crate) fn body_of(number: u64, bytes: usize) -> Vec<u8> {
 /// A process: a world, its disk, an open store.
 pub(crate) struct Rig {
     pub(crate) world: SimWorld,
-    pub(crate) host: Rc<SimHost>,
     pub(crate) disk: SimDisk,
     pub(crate) store: Store<SimDisk>,
     pub(crate) report: OpenReport,
@@ -72,7 +70,6 @@ pub(crate) fn open_on(
     let (store, report) = opened?;
     Ok(Rig {
         world,
-        host,
         disk,
         store,
         report,

@@ -7,8 +7,10 @@
 //! This file knows which slot is what; the work is done by `store/keeper.rs`. Runs on the shard
 //! core.
 
+use crate::checkpoint::SegmentUse;
 use crate::disk::Disk;
-use crate::ids::SegmentId;
+use crate::format::segment::SEGMENT_DATA_OFFSET;
+use crate::ids::{Lsn, SegmentId};
 
 /// The number in a slot's file name. Dense from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,6 +69,12 @@ pub struct Slot<D: Disk> {
     pub file: Option<D::File>,
     /// A write or sync of this descriptor failed.
     pub is_tainted: bool,
+    /// Salt of the segment it holds.
+    pub salt: u64,
+    /// One past the segment's last byte, once it is left.
+    pub end: u64,
+    /// The segment's last LSN, once it is left.
+    pub last_lsn: Option<Lsn>,
 }
 
 /// The slots of one shard.
@@ -128,6 +136,49 @@ impl<D: Disk> Slots<D> {
         self.slots
             .iter()
             .find(|slot| slot.use_ == SlotUse::Segment(segment))
+    }
+
+    /// The segments of the log, as a checkpoint lists them, rising.
+    pub fn segments(&self) -> Vec<SegmentUse> {
+        let mut segments: Vec<SegmentUse> = self
+            .slots
+            .iter()
+            .filter_map(|slot| match slot.use_ {
+                SlotUse::Segment(segment) => Some(SegmentUse {
+                    segment,
+                    salt: slot.salt,
+                    slot: slot.no.0,
+                    end: slot.end,
+                    last_lsn: slot.last_lsn,
+                }),
+                _ => None,
+            })
+            .collect();
+        segments.sort_by_key(|segment| segment.segment);
+        segments
+    }
+
+    /// The numbers of all slots.
+    pub fn numbers(&self) -> Vec<u32> {
+        self.slots.iter().map(|slot| slot.no.0).collect()
+    }
+
+    /// The log goes on in `no`; what `left` held ends at `end`.
+    pub fn enter(&mut self, no: SlotNo, segment: SegmentId, salt: u64) {
+        if let Some(slot) = self.get_mut(no) {
+            slot.use_ = SlotUse::Segment(segment);
+            slot.salt = salt;
+            slot.end = SEGMENT_DATA_OFFSET;
+            slot.last_lsn = None;
+        }
+    }
+
+    /// The segment in `no` is left for good: it ends at `end`, with `last_lsn`.
+    pub fn leave(&mut self, no: SlotNo, end: u64, last_lsn: Lsn) {
+        if let Some(slot) = self.get_mut(no) {
+            slot.end = end;
+            slot.last_lsn = Some(last_lsn);
+        }
     }
 
     /// A spare, large enough.

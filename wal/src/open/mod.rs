@@ -15,6 +15,8 @@ pub mod decide;
 
 pub(crate) mod survey;
 
+mod load;
+
 pub(crate) mod reader;
 
 pub(crate) mod fold;
@@ -32,7 +34,6 @@ use crate::config::StoreConfig;
 use crate::disk::{BLOCK_BYTES, Disk};
 use crate::error::OpenError;
 use crate::host::Host;
-use crate::ids::Lsn;
 use crate::state::State;
 use crate::store::{Inner, OpenReport};
 
@@ -83,24 +84,31 @@ pub(crate) async fn open<D: Disk>(
     check(&config)?;
     let slots = survey::survey(&disk, &config).await?;
     let is_fresh = slots.iter().all(|slot| slot.header().is_none());
+    let mut loaded = load::newest(&disk, &host, &config, &slots).await?;
     let from = StartAt {
-        state: State::new(host.random()),
-        lsn: Lsn(0),
-        claimed: Lsn(0),
-        needed: Vec::new(),
+        state: loaded
+            .state
+            .take()
+            .unwrap_or_else(|| State::new(host.random())),
+        lsn: loaded.start_lsn,
+        claimed: loaded.claimed,
+        needed: loaded.needed.clone(),
     };
     let scanned = scan::scan(&disk, &host, &config, &slots, from).await?;
     let mut report = OpenReport {
-        fresh: is_fresh,
+        fresh: is_fresh && loaded.number.is_none(),
         durable_claimed: scanned.claimed,
         last_lsn: scanned.last_lsn,
         frames_rewritten: scanned.unproven.len() as u64,
         frames_dropped: scanned.frames_dropped,
         frames_scanned: scanned.frames_scanned,
+        segments_scanned: scanned.chain.len(),
+        checkpoint: loaded.number,
+        checkpoints_bad: loaded.bad.len() as u32,
         bytes_scanned: scanned.bytes_scanned,
         ..OpenReport::default()
     };
-    let inner = start::start(disk, host, config, slots, scanned).await?;
+    let inner = start::start(disk, host, config, slots, scanned, loaded).await?;
     report.live_hooks = inner.state.borrow().live_hooks();
     report.next_seq = inner.next_seq();
     if report.frames_dropped > 0 || report.frames_rewritten > 0 {

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use crate::checkpoint::SegmentNeed;
 use crate::config::StoreConfig;
 use crate::disk::{BLOCK_BYTES, Disk};
 use crate::error::{Damage, OpenError};
@@ -52,6 +53,8 @@ pub(crate) struct Scanned {
     pub(crate) claimed: Lsn,
     /// The last LSN of the kept log.
     pub(crate) last_lsn: Lsn,
+    /// Where the state began: the checkpoint's start.
+    pub(crate) start_lsn: Lsn,
     /// Where the claimed part ends: what the next header's cut names.
     pub(crate) end: LogEnd,
     /// Frames above D that are kept, with the slot that holds them.
@@ -65,7 +68,7 @@ pub(crate) struct Scanned {
     /// The next seq as the newest header or frame has it.
     pub(crate) next_seq: Seq,
     /// Segments that the checkpoint needs.
-    pub(crate) needed: Vec<SegmentId>,
+    pub(crate) needed: Vec<SegmentNeed>,
     /// Slots with a bad header that hold something newer than the log: not touched at once.
     pub(crate) set_aside: Vec<SlotNo>,
 }
@@ -78,7 +81,7 @@ pub(crate) struct StartAt {
     /// Claimed durable by the checkpoint.
     pub(crate) claimed: Lsn,
     /// Segments that it needs.
-    pub(crate) needed: Vec<SegmentId>,
+    pub(crate) needed: Vec<SegmentNeed>,
 }
 
 struct Scan<'a, D: Disk> {
@@ -94,7 +97,7 @@ struct Scan<'a, D: Disk> {
     tail: VecDeque<TailFrame>,
     broken: Option<Broken>,
     after_bad: u64,
-    needed: Vec<SegmentId>,
+    needed: Vec<SegmentNeed>,
     /// Slots without a header of ours, and their newest LSN.
     strays: Vec<(SlotNo, Lsn)>,
     frames_scanned: u64,
@@ -511,6 +514,7 @@ impl<D: Disk> Scan<'_, D> {
         Ok(Scanned {
             state: self.state,
             claimed: self.claimed,
+            start_lsn: self.start_lsn,
             last_lsn: last_lsn.max(self.start_lsn),
             end,
             unproven: self.tail.into(),

@@ -8,15 +8,19 @@ use crate::disk::{BLOCK_BYTES, Disk, IO_BYTES_MAX};
 use crate::error::OpenError;
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use crate::format::segment::{Cut, SEGMENT_DATA_OFFSET, SegmentHeader};
+use crate::generation::{GenerationConfig, Generations};
 use crate::host::Host;
-use crate::ids::{SegmentId, Seq};
+use crate::ids::{Lsn, SegmentId, Seq};
 use crate::mutations;
 use crate::open::fold::apply_frame;
+use crate::open::load::FromCheckpoint;
 use crate::open::reader::SlotReader;
 use crate::open::scan::{Scanned, TailFrame};
 use crate::open::survey::{FoundSlot, SlotHead, io_error};
 use crate::slots::{Slot, SlotNo, SlotUse, Slots};
+use crate::state::State;
 use crate::store::Inner;
+use crate::store::checkpoint::Upkeep;
 use crate::store::inner::{Current, LogEnd, Writer};
 use crate::store::keeper::{create_slot, open_slot};
 use crate::writer::io::{pieces, sync, write_all};
@@ -31,6 +35,7 @@ pub(crate) async fn start<D: Disk>(
     config: StoreConfig,
     mut found: Vec<FoundSlot>,
     mut scanned: Scanned,
+    loaded: FromCheckpoint,
 ) -> Result<Inner<D>, OpenError> {
     if mutations::is("trust_above_mark") {
         trust_tail(&mut scanned);
@@ -84,7 +89,7 @@ pub(crate) async fn start<D: Disk>(
         },
         None => scanned.end,
     };
-    let slots = slots_of(found, &scanned, no, segment, &file);
+    let slots = slots_of(found, &scanned, no, &header, &file);
     let current = Current {
         slot: no,
         file,
@@ -95,15 +100,35 @@ pub(crate) async fn start<D: Disk>(
         is_header_due: false,
     };
     let writer = Writer::new(&config, current, end, scanned.last_lsn, header.cut.lsn);
+    let upkeep = upkeep(&disk, &config, &mut scanned.state, loaded).await?;
+    let state = scanned.state;
     Ok(Inner::new(
-        disk,
-        host,
-        config,
-        scanned.state,
-        next_seq,
-        slots,
-        writer,
+        disk, host, config, state, next_seq, slots, writer, upkeep,
     ))
+}
+
+/// The generations that the checkpoint lists, and the rows that the log brought after it.
+async fn upkeep<D: Disk>(
+    disk: &D,
+    config: &StoreConfig,
+    state: &mut State,
+    loaded: FromCheckpoint,
+) -> Result<Upkeep<D>, OpenError> {
+    let generation = GenerationConfig::new(config.shard, config.store_uuid);
+    let generations = Generations::open(disk.clone(), generation, &loaded.generations)
+        .await
+        .map_err(io_error("opening the dedupe generations"))?;
+    let rows = state.take_dedupe_ready();
+    Ok(Upkeep {
+        next_number: loaded.next_number,
+        kept: loaded.kept,
+        is_running: false,
+        bad_numbers: loaded.bad,
+        boot_rows: Some((generations.rows(), rows.clone())),
+        generations: Some(generations),
+        dedupe_rows: rows,
+        pins: Rc::default(),
+    })
 }
 
 /// The mutation: what lies above D is taken as it is.
@@ -161,10 +186,7 @@ async fn choose_slot<D: Disk>(
     let is_free = |slot: &&FoundSlot| {
         slot.bytes >= need
             && !scanned.chain.iter().any(|(no, _)| *no == slot.no)
-            && !scanned.needed.iter().any(|segment| {
-                slot.header()
-                    .is_some_and(|header| header.segment == *segment)
-            })
+            && !is_needed(scanned, slot)
             && !scanned.set_aside.contains(&slot.no)
     };
     let by_preference = [
@@ -195,6 +217,15 @@ async fn choose_slot<D: Disk>(
         head: SlotHead::Blank,
     });
     Ok(no)
+}
+
+/// Whether the checkpoint needs what the slot holds.
+fn is_needed(scanned: &Scanned, slot: &FoundSlot) -> bool {
+    let header = slot.header();
+    scanned
+        .needed
+        .iter()
+        .any(|need| header.is_some_and(|h| h.segment == need.segment))
 }
 
 /// Copies the frames above D behind the place of the new header and syncs them. Answers where
@@ -300,34 +331,69 @@ fn slots_of<D: Disk>(
     found: Vec<FoundSlot>,
     scanned: &Scanned,
     current: SlotNo,
-    segment: SegmentId,
+    header: &SegmentHeader,
     file: &D::File,
 ) -> Slots<D> {
     let mut slots = Slots::default();
     for slot in found {
         let is_current = slot.no == current;
-        let held = slot.header().map(|header| header.segment).filter(|held| {
-            // The last segment drops out of the log when the new cut does not name it.
-            let is_left = held.0 > scanned.end.segment.0;
-            let in_chain = scanned
-                .chain
-                .iter()
-                .any(|(_, header)| header.segment == *held);
-            scanned.needed.contains(held) || in_chain && !is_left
-        });
+        let held = slot.header().and_then(|held| ended_at(scanned, held));
         let use_ = match (is_current, held, slot.head) {
-            (true, ..) => SlotUse::Segment(segment),
-            (false, Some(held), _) => SlotUse::Segment(held),
+            (true, ..) => SlotUse::Segment(header.segment),
+            (false, Some(held), _) => SlotUse::Segment(held.segment),
             (false, None, SlotHead::Bad) => SlotUse::Suspect,
             (false, None, _) => SlotUse::Free,
         };
+        let held = held.filter(|_| !is_current);
         slots.push(Slot {
             no: slot.no,
             use_,
             bytes: slot.bytes,
             file: is_current.then(|| file.clone()),
             is_tainted: false,
+            salt: held.map_or(header.salt, |held| held.salt),
+            end: held.map_or(SEGMENT_DATA_OFFSET, |held| held.end),
+            last_lsn: held.map(|held| held.last_lsn),
         });
     }
     slots
+}
+
+#[derive(Clone, Copy)]
+struct Held {
+    segment: SegmentId,
+    salt: u64,
+    end: u64,
+    last_lsn: Lsn,
+}
+
+/// How far a segment goes, when it is part of the log or needed by the checkpoint.
+fn ended_at(scanned: &Scanned, held: &SegmentHeader) -> Option<Held> {
+    let of = |end, last_lsn| Held {
+        segment: held.segment,
+        salt: held.salt,
+        end,
+        last_lsn,
+    };
+    let at = scanned
+        .chain
+        .iter()
+        .position(|(_, header)| header.segment == held.segment);
+    // The last segment drops out of the log when the new cut does not name it.
+    if let Some(at) = at
+        && held.segment.0 <= scanned.end.segment.0
+    {
+        return Some(match scanned.chain.get(at + 1) {
+            Some((_, next)) if held.segment != scanned.end.segment => {
+                of(next.cut.offset, next.cut.lsn)
+            }
+            _ => of(scanned.end.offset, scanned.end.lsn),
+        });
+    }
+    let need = scanned
+        .needed
+        .iter()
+        .find(|need| need.segment == held.segment)?;
+    // Its last LSN is not known; it is not above where the checkpoint began.
+    Some(of(need.end, scanned.start_lsn))
 }

@@ -11,7 +11,7 @@ use super::inner::{Current, Inner};
 use crate::disk::{BLOCK_BYTES, Disk};
 use crate::format::segment::SEGMENT_DATA_OFFSET;
 use crate::ids::SegmentId;
-use crate::slots::{SlotNo, SlotUse};
+use crate::slots::SlotNo;
 use crate::writer::io::{sync, write_all};
 
 /// Starts new segments until one stands.
@@ -68,9 +68,7 @@ async fn start_segment<D: Disk>(
     sync(&inner.disk, &file, inner.config.sync).await?;
     let mut writer = inner.writer.borrow_mut();
     let mut slots = inner.slots.borrow_mut();
-    if let Some(slot) = slots.get_mut(slot) {
-        slot.use_ = SlotUse::Segment(segment);
-    }
+    slots.enter(slot, segment, salt);
     slots.forget_abandoned();
     writer.claimed = writer.claimed.max(header.cut.lsn);
     writer.current = Current {
@@ -102,6 +100,7 @@ impl<D: Disk> Inner<D> {
         let mut slots = self.slots.borrow_mut();
         let slot = writer.current.slot;
         if writer.durable_end.segment == writer.current.segment {
+            slots.leave(slot, writer.durable_end.offset, writer.durable_end.lsn);
             if let Some(slot) = slots.get_mut(slot) {
                 slot.is_tainted = true;
             }

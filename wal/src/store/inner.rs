@@ -17,9 +17,10 @@ use crate::record::Record;
 use crate::slots::{SlotNo, Slots};
 use crate::state::State;
 use crate::store::StoreStats;
+use crate::store::checkpoint::Upkeep;
 use crate::writer::cache::Cache;
 use crate::writer::group::Entry;
-use crate::writer::notify::Notify;
+use crate::writer::notify::{Notify, Progress};
 use crate::writer::pipeline::Pipeline;
 
 /// Where the durable part of the log ends: what the next header's cut names.
@@ -101,10 +102,11 @@ pub(crate) struct Inner<D: Disk> {
     /// Wakes the housekeeping task, which must not keep the store alive.
     pub(crate) keeper: Rc<Notify>,
     /// Signalled when a group's I/O ended or a fence was left.
-    pub(crate) progress: Notify,
+    pub(crate) progress: Progress,
     pub(crate) is_fencing: Cell<bool>,
     pub(crate) is_closed: Cell<bool>,
     pub(crate) is_short_of_space: Cell<bool>,
+    pub(crate) upkeep: RefCell<Upkeep<D>>,
     next_seq: Cell<Seq>,
 }
 
@@ -124,6 +126,7 @@ impl<D: Disk> Inner<D> {
         next_seq: Seq,
         slots: Slots<D>,
         writer: Writer<D>,
+        upkeep: Upkeep<D>,
     ) -> Inner<D> {
         Inner {
             store_tag: store_tag(&config.store_uuid, config.shard),
@@ -134,10 +137,11 @@ impl<D: Disk> Inner<D> {
             writer: RefCell::new(writer),
             slots: RefCell::new(slots),
             keeper: Rc::default(),
-            progress: Notify::default(),
+            progress: Progress::default(),
             is_fencing: Cell::new(false),
             is_closed: Cell::new(false),
             is_short_of_space: Cell::new(false),
+            upkeep: RefCell::new(upkeep),
             next_seq: Cell::new(next_seq),
         }
     }

@@ -32,6 +32,7 @@ async fn run<D: Disk>(weak: Weak<Inner<D>>) {
             return;
         }
         inner.look_at_space().await;
+        inner.checkpoint_if_due();
         let mut failed = false;
         if inner.slots.borrow().spares() == 0 {
             match inner.prepare_slot().await {
@@ -148,6 +149,9 @@ impl<D: Disk> Inner<D> {
             bytes,
             file: Some(file),
             is_tainted: false,
+            salt: 0,
+            end: 0,
+            last_lsn: None,
         };
         self.slots.borrow_mut().push(slot);
         Ok(no)

@@ -14,6 +14,8 @@ pub(crate) mod keeper;
 
 mod claim;
 
+pub(crate) mod checkpoint;
+
 mod read;
 
 mod close;
@@ -72,6 +74,12 @@ pub struct OpenReport {
     pub frames_dropped: u64,
     /// Frames read.
     pub frames_scanned: u64,
+    /// Segments read.
+    pub segments_scanned: usize,
+    /// The checkpoint that the open started from.
+    pub checkpoint: Option<u64>,
+    /// Checkpoints that were damaged and passed over.
+    pub checkpoints_bad: u32,
     /// Bytes read.
     pub bytes_scanned: u64,
     /// Live hooks.
@@ -79,6 +87,9 @@ pub struct OpenReport {
     /// The first seq this open may hand out.
     pub next_seq: Seq,
 }
+
+/// An open that had to read more segments than this takes a checkpoint before it serves.
+const SEGMENTS_SCANNED_MAX: usize = 8;
 
 /// What a checkpoint wrote.
 #[derive(Clone, Copy, Debug, Default)]
@@ -152,7 +163,13 @@ impl<D: Disk> Store<D> {
         let inner = Rc::new(inner);
         keeper::start(&inner);
         inner.arm_claim();
-        Ok((Store { inner }, report))
+        let store = Store { inner };
+        if report.segments_scanned > SEGMENTS_SCANNED_MAX
+            && let Err(error) = store.checkpoint().await
+        {
+            tracing::warn!(shard = %store.inner.config.shard, %error, "no checkpoint after a long open");
+        }
+        Ok((store, report))
     }
 
     /// Whether a request may be taken at all. Cheap: asked per request.

@@ -97,7 +97,13 @@ impl<D: Disk> Inner<D> {
         match step {
             Step::Waiting => {}
             Step::Durable(durable) => {
-                self.state.borrow_mut().settle(durable);
+                let mut state = self.state.borrow_mut();
+                state.settle(durable);
+                let rows = state.take_dedupe_ready();
+                drop(state);
+                if !rows.is_empty() {
+                    self.upkeep.borrow_mut().dedupe_rows.extend(rows);
+                }
                 self.wake_settled();
                 self.arm_claim();
             }

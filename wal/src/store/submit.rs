@@ -158,13 +158,14 @@ impl<D: Disk> Inner<D> {
         let Some(file) = slot.file.clone() else {
             return false;
         };
-        slot.use_ = SlotUse::Segment(segment);
         let bytes = slot.bytes;
+        let salt = self.host.random();
+        slots.enter(no, segment, salt);
         // The one left behind is part of the log only when the next cut names it.
-        let left = &writer.current;
-        if left.segment != writer.durable_end.segment
-            && let Some(slot) = slots.get_mut(left.slot)
-        {
+        let (left, end) = (&writer.current, writer.durable_end);
+        if left.segment == end.segment {
+            slots.leave(left.slot, end.offset, end.lsn);
+        } else if let Some(slot) = slots.get_mut(left.slot) {
             slot.use_ = SlotUse::Free;
         }
         drop(slots);
@@ -174,7 +175,7 @@ impl<D: Disk> Inner<D> {
             slot: no,
             file,
             segment,
-            salt: self.host.random(),
+            salt,
             pos: SEGMENT_DATA_OFFSET,
             capacity: bytes,
             is_header_due: true,

@@ -1,4 +1,4 @@
-//! One waiter, one flag: how a task of this core tells another that something changed.
+//! How a task of this core tells others that something changed.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -28,6 +28,33 @@ impl Notify {
             }
             *self.waker.borrow_mut() = Some(cx.waker().clone());
             Poll::Pending
+        })
+        .await
+    }
+}
+
+/// Woken whenever something changed; each waiter asks for itself whether it is enough.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    wakers: RefCell<Vec<Waker>>,
+}
+
+impl Progress {
+    /// Something changed.
+    pub(crate) fn signal(&self) {
+        for waker in self.wakers.take() {
+            waker.wake();
+        }
+    }
+
+    /// Waits until `reached` answers. Cancel safe.
+    pub(crate) async fn until<T>(&self, mut reached: impl FnMut() -> Option<T>) -> T {
+        poll_fn(|cx| match reached() {
+            Some(value) => Poll::Ready(value),
+            None => {
+                self.wakers.borrow_mut().push(cx.waker().clone());
+                Poll::Pending
+            }
         })
         .await
     }

@@ -110,6 +110,7 @@ fn a_failed_sync_fences_only_what_is_above_the_mark_and_the_store_goes_on() {
     let mut ledger = Ledger::default();
     let (hooks, _) = rig.world.block_on(put(&rig.store, 0..2, 300)).unwrap();
     ledger.add(&hooks, 300);
+    rig.world.run_for(Duration::from_secs(2));
     let syncs = rig
         .disk
         .log()
@@ -132,12 +133,12 @@ fn a_failed_sync_fences_only_what_is_above_the_mark_and_the_store_goes_on() {
                 next_settled(&rig.store).await,
             ];
             assert_eq!(outcomes.map(|s| s.outcome), [Outcome::Fenced; 2]);
-            assert_eq!(outcomes.map(|s| s.lsn.0), [2, 3]);
+            assert_eq!(outcomes.map(|s| s.lsn.0), [3, 4]);
             hooks
         })
         .unwrap();
     let ops_when_fenced = rig.disk.log().len();
-    assert_eq!(rig.store.durable_lsn().0, 1);
+    assert_eq!(rig.store.durable_lsn().0, 2);
     assert_eq!(
         rig.store.state().live_hooks(),
         2,
@@ -190,6 +191,7 @@ fn records_of_a_fenced_group_are_written_again_and_an_offset_is_put_back() {
             next_settled(&rig.store).await;
         })
         .unwrap();
+    rig.world.run_for(Duration::from_secs(2));
     let syncs = rig
         .disk
         .log()
@@ -233,6 +235,7 @@ fn records_of_a_fenced_group_are_written_again_and_an_offset_is_put_back() {
 #[test]
 fn a_hang_refuses_but_fails_nothing_until_the_disk_answers() {
     let rig = fresh(5);
+    rig.world.run_for(Duration::from_secs(2));
     let syncs = rig
         .disk
         .log()

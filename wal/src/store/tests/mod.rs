@@ -5,6 +5,8 @@ mod rig;
 
 mod life;
 
+mod checkpoints;
+
 mod damage;
 
 mod faults;

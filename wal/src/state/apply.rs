@@ -5,7 +5,7 @@
 
 use crate::hook::{HookExtra, HookFacts};
 use crate::ids::{Lsn, Seq};
-use crate::record::{DedupeRow, Delivery, DeliveryState, Location, Record, Watermark};
+use crate::record::{DedupeRow, Delivery, DeliveryState, Location, Record, Resequenced, Watermark};
 
 use super::table::NewHook;
 use super::{Holds, HookEnd, Inserted, RowState, State};
@@ -87,6 +87,12 @@ impl State {
             Record::Watermark(_) => Some(Record::Watermark(self.meta.watermark.clone())),
             _ => None,
         }
+    }
+
+    /// Takes back a re-sequencing mark of a fenced group: its hook was undone, and a replay must
+    /// not count it as present.
+    pub fn forget_resequenced(&mut self, mark: &Resequenced) {
+        self.meta.forget_resequenced(mark);
     }
 
     fn apply_delivery(&mut self, delivery: &Delivery) -> HookEnd {

@@ -81,6 +81,10 @@ impl Meta {
         self.resequenced.get(&(old, id)).copied()
     }
 
+    pub(super) fn forget_resequenced(&mut self, mark: &Resequenced) {
+        self.resequenced.remove(&(mark.old, mark.id));
+    }
+
     /// A counter; 0 when it was never set.
     pub fn counter(&self, counter: u16) -> u64 {
         self.counters.get(&counter).copied().unwrap_or(0)

@@ -374,6 +374,8 @@ impl State {
                 }
             }
         }
+        // Their LSNs are never given again: nobody may wait for them.
+        self.applied = self.durable;
         undone.reverse();
         undone
     }

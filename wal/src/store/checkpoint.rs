@@ -154,7 +154,11 @@ impl<D: Disk> Inner<D> {
             upkeep.next_number - 1
         };
         let running = Running(self);
-        self.writer.borrow_mut().since_checkpoint = (0, 0);
+        let fences = {
+            let mut writer = self.writer.borrow_mut();
+            writer.since_checkpoint = (0, 0);
+            writer.stats.fences
+        };
         let start = Start {
             store_uuid: self.config.store_uuid,
             shard: self.config.shard,
@@ -170,7 +174,7 @@ impl<D: Disk> Inner<D> {
         };
         let unnamed = checkpoint::write(&self.disk, &*self.host, &self.state, start, rest).await?;
         let bytes = unnamed.bytes();
-        let (start, end) = self.name(unnamed).await?;
+        let (start, end) = self.name(unnamed, fences).await?;
         let bad = std::mem::take(&mut self.upkeep.borrow_mut().bad_numbers);
         for number in bad {
             let _ = self.disk.remove(&checkpoint::file_name(number)).await;
@@ -195,10 +199,14 @@ impl<D: Disk> Inner<D> {
         })
     }
 
-    /// Waits until everything that the checkpoint saw is durable, then names it.
-    async fn name(&self, unnamed: Unnamed) -> Result<(Start, checkpoint::End), CheckpointError> {
+    /// Waits until everything that the checkpoint saw is durable, then names it. `fences` is
+    /// their number when it began.
+    async fn name(
+        &self,
+        unnamed: Unnamed,
+        fences: u64,
+    ) -> Result<(Start, checkpoint::End), CheckpointError> {
         let end_lsn = unnamed.end_lsn();
-        let fences = self.writer.borrow().stats.fences;
         let durable = self
             .progress
             .until(|| {

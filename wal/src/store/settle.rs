@@ -141,7 +141,9 @@ impl<D: Disk> Inner<D> {
                 state.apply(before, durable);
             }
             for record in group.others.into_iter().rev() {
-                if is_kept_through_a_fence(&record) {
+                if let Record::Resequenced(mark) = &record {
+                    state.forget_resequenced(mark);
+                } else if is_kept_through_a_fence(&record) {
                     writer.queue.push_front(record);
                 }
             }
@@ -162,11 +164,8 @@ impl<D: Disk> Inner<D> {
 }
 
 /// Whether a record of a fenced group is written again. An offset or watermark is put back to
-/// what it was instead, since it may speak of hooks that were undone; so is a re-sequencing,
-/// which goes with its hook.
+/// what it was instead, since it may speak of hooks that were undone. (A re-sequencing goes with
+/// its hook.)
 fn is_kept_through_a_fence(record: &Record) -> bool {
-    !matches!(
-        record,
-        Record::Offset(_) | Record::Watermark(_) | Record::Resequenced(_)
-    )
+    !matches!(record, Record::Offset(_) | Record::Watermark(_))
 }

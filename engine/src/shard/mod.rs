@@ -2,6 +2,9 @@
 //!
 //! Runs on a shard core.
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 

@@ -37,8 +37,7 @@ impl RetryPolicy {
         let doublings = attempt.saturating_sub(1);
         let whole = self
             .base_ms
-            .checked_mul(1u64.checked_shl(doublings).unwrap_or(u64::MAX))
-            .unwrap_or(u64::MAX)
+            .saturating_mul(1u64.checked_shl(doublings).unwrap_or(u64::MAX))
             .min(self.max_ms);
         let delay = if self.jitter {
             let half = whole / 2;

@@ -291,6 +291,14 @@ fn highest_claim(scan: &ShardScan, out: &Judgement, checkpoint: Option<&Checkpoi
 }
 
 fn note_orphans(scan: &ShardScan, out: &mut Judgement) {
+    let full = scan.slots.iter().map(|s| s.bytes).max().unwrap_or(0);
+    for short in scan.slots.iter().filter(|s| s.bytes < full) {
+        out.notes.push(format!(
+            "{} is shorter than other slots ({} of {full} bytes): if it was cut off, nothing tells \
+             what was in the rest",
+            short.name, short.bytes
+        ));
+    }
     for (slot, file) in scan.slots.iter().enumerate() {
         let in_chain = out.chain.iter().any(|p| p.slot == slot);
         match &file.header {

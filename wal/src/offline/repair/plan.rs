@@ -145,15 +145,17 @@ impl<D: Disk> Work<'_, D> {
             .iter()
             .filter(|f| f.header.salt == place.frame.header.salt && f.is_intact())
             .collect();
-        // What lies before its first intact frame is damaged too; the first LSN follows from
-        // where the log had got to.
+        // What lies before its first intact frame is damaged too: at most one LSN a block, and
+        // none that the log has already.
         let before = j.kept_before(first);
-        let first_lsn = own
-            .iter()
-            .map(|f| f.header.lsn)
-            .min()
-            .unwrap_or(first)
-            .min(first);
+        let Some(lowest) = own.iter().min_by_key(|f| f.offset) else {
+            return Ok(false);
+        };
+        let blocks = (lowest.offset - SEGMENT_DATA_OFFSET) / BLOCK_BYTES as u64;
+        let lowest_lsn = lowest.header.lsn;
+        let first_lsn = Lsn(lowest_lsn.0.saturating_sub(blocks))
+            .max(first)
+            .min(lowest_lsn);
         let cut = cut_after(j, before, first_lsn);
         let next = j.chain.iter().find(|p| p.header.cut.lsn >= first_lsn);
         let newest = j.chain.last().map_or(0, |p| p.header.segment.0);
@@ -254,11 +256,32 @@ impl<D: Disk> Work<'_, D> {
 
     /// Says in the header of the segment after the gap that the LSNs before it are given up.
     async fn give_up(&mut self, j: &Judgement, first: Lsn, last: Lsn) -> Result<(), OfflineError> {
-        let Some(piece) = j.chain.iter().find(|p| p.header.first_lsn > last) else {
+        let after = j.kept.iter().find(|p| p.frame.header.lsn > last);
+        // The segment that starts with the first frame after the gap; else the next one.
+        let starts_after = |p: &&Piece| {
+            after.is_some_and(|a| a.slot == p.slot && a.frame.offset == SEGMENT_DATA_OFFSET)
+        };
+        let own = j.chain.iter().find(starts_after);
+        let next = || j.chain.iter().find(|p| p.header.first_lsn > last);
+        let Some(piece) = own.or_else(next) else {
             return self.new_tail(j, first, last);
         };
         let before = j.kept_before(first);
         let mut header = piece.header;
+        if let Some(after) = after.filter(|_| own.is_some()) {
+            header.first_lsn = after.frame.header.lsn;
+        }
+        if header.first_lsn > last.next() {
+            let seqs = before.map(|p| (p.frame.header.next_seq, Seq(u64::MAX)));
+            self.plan.lost.push(Damage {
+                what: "groups behind the damage that have no place in the log any more",
+                file: None,
+                segment: None,
+                offset: 0,
+                lsns: Some((last.next(), header.first_lsn.prev())),
+                seqs: Some(seqs.unwrap_or((Seq(0), Seq(u64::MAX)))),
+            });
+        }
         header.cut = cut_after(j, before, first);
         header.flags |= SEGMENT_FLAG_GAP;
         let slot = piece.slot;

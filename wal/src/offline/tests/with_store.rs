@@ -11,7 +11,7 @@ use crate::disk::BLOCK_BYTES;
 use crate::disk::sim::{CrashMode, SimDisk, SimDiskConfig, SimImage};
 use crate::offline::judge::Expect;
 use crate::offline::repair;
-use crate::sim::SimWorld;
+use crate::sim::{SimRng, SimWorld};
 use crate::{
     Envelope, HookDraft, HookExtra, HookId, OpenReport, Outcome, Seq, SinkNo, Store, StoreConfig,
     Verification,
@@ -134,7 +134,7 @@ fn compare(image: &SimImage, what: &str) -> bool {
 }
 
 /// Repairs and opens; what is missing is what the plan named.
-fn check_repair(image: &SimImage, acked: &BTreeMap<Seq, u64>, what: &str) {
+fn check_repair(image: &SimImage, acked: &BTreeMap<Seq, u64>, what: &str, several: bool) {
     let (report, after) = on(image, async |disk| {
         repair(disk, Expect::default(), &mut |_| true).await
     });
@@ -145,6 +145,13 @@ fn check_repair(image: &SimImage, acked: &BTreeMap<Seq, u64>, what: &str) {
             d.seqs
                 .is_none_or(|(first, end)| first <= *seq && *seq < end)
         });
+        // Nothing tells of what was cut off behind the last group that is there.
+        let last = verified(&after)
+            .judgement
+            .kept
+            .last()
+            .map(|p| p.frame.header.next_seq);
+        let named = named || several && last.is_some_and(|end| *seq >= end);
         match found.get(seq) {
             Some(n) => assert_eq!(n, number, "{what}"),
             None => assert!(named, "{what}: {seq} is lost and not named\n{report}"),
@@ -181,14 +188,14 @@ fn verify_and_open_agree_on_every_damaged_block_and_repair_mends_it() {
                     open += 1;
                 } else {
                     refused += 1;
-                    check_repair(&bad, &acked, &what);
+                    check_repair(&bad, &acked, &what, false);
                 }
             }
         }
         let mut gone = image.clone();
         gone.remove(name);
         if !compare(&gone, &format!("{name} gone")) {
-            check_repair(&gone, &acked, &format!("{name} gone"));
+            check_repair(&gone, &acked, &format!("{name} gone"), false);
         }
     }
     assert!(open > 20 && refused > 20, "{open} {refused}");
@@ -223,5 +230,64 @@ fn a_damaged_group_before_a_torn_one_is_acked_by_its_header_and_not_cut() {
         !compare(&bad, "the last two groups"),
         "the last header says that the other is durable"
     );
-    check_repair(&bad, &acked, "the last two groups");
+    check_repair(&bad, &acked, "the last two groups", false);
+}
+
+#[test]
+fn verify_and_open_agree_on_several_damages_at_once_and_repair_mends_them() {
+    let (image, acked) = written();
+    let slots: Vec<String> = image
+        .names()
+        .into_iter()
+        .filter(|n| n.ends_with(".wal"))
+        .collect();
+    let (mut open, mut refused) = (0, 0);
+    for seed in 0..120 {
+        let mut rng = SimRng::new(seed);
+        let mut bad = image.clone();
+        let mut what = format!("seed {seed}:");
+        for _ in 0..rng.between(2, 4) {
+            let name = &slots[rng.below(slots.len() as u64) as usize];
+            let Some(content) = bad.read(name) else {
+                continue;
+            };
+            // Where something lies more often than where nothing does.
+            let blocks = if rng.coin() {
+                content.len() as u64 / 4096
+            } else {
+                6
+            };
+            let at = rng.below(blocks) * BLOCK_BYTES as u64;
+            what += &match rng.below(6) {
+                0 => format!(" {name} gone {}", bad.remove(name)),
+                1 => format!(" {name} cut at {at} {}", bad.truncate(name, at)),
+                2 => format!(
+                    " {name} zeros at {at} {}",
+                    bad.overwrite(name, at, &[0; 4096])
+                ),
+                3 => {
+                    let other = &slots[rng.below(slots.len() as u64) as usize];
+                    let block = bad.read(other).unwrap_or_default();
+                    let block = block
+                        .get(at as usize..at as usize + 4096)
+                        .unwrap_or(&[9; 4096]);
+                    format!(
+                        " {name} block {at} of {other} {}",
+                        bad.overwrite(name, at, block)
+                    )
+                }
+                _ => format!(
+                    " {name} flip at {at} {}",
+                    bad.flip(name, at + rng.below(200), 1)
+                ),
+            };
+        }
+        if compare(&bad, &what) {
+            open += 1;
+        } else {
+            refused += 1;
+            check_repair(&bad, &acked, &what, true);
+        }
+    }
+    assert!(open > 5 && refused > 50, "{open} {refused}");
 }

@@ -121,15 +121,14 @@ fn walk_piece(slot: &SlotScan, piece: &Piece, out: &mut Judgement, gaps: &mut Ve
         } else if !in_order {
             let place = Some((piece.slot, header.segment, at));
             let prev = out.kept.last().map(|p| p.frame);
-            if frame.header.lsn > lsn {
-                gaps.push(Gap {
-                    first: lsn,
-                    last: frame.header.lsn.prev(),
-                    place,
-                    absent: None,
-                    prev,
-                });
-            }
+            // A hole in front of a group that is in order otherwise: groups lie without gaps.
+            gaps.push(Gap {
+                first: lsn,
+                last: frame.header.lsn.prev().max(lsn),
+                place,
+                absent: None,
+                prev,
+            });
         }
         if whole {
             out.kept.push(placed);

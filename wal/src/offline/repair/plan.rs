@@ -147,15 +147,25 @@ impl<D: Disk> Work<'_, D> {
             .collect();
         // What lies before its first intact frame is damaged too: at most one LSN a block, and
         // none that the log has already.
-        let before = j.kept_before(first);
         let Some(lowest) = own.iter().min_by_key(|f| f.offset) else {
             return Ok(false);
         };
         let blocks = (lowest.offset - SEGMENT_DATA_OFFSET) / BLOCK_BYTES as u64;
         let lowest_lsn = lowest.header.lsn;
-        let first_lsn = Lsn(lowest_lsn.0.saturating_sub(blocks))
+        let hole = lowest.offset - SEGMENT_DATA_OFFSET;
+        let mut first_lsn = Lsn(lowest_lsn.0.saturating_sub(blocks))
             .max(first)
             .min(lowest_lsn);
+        // The log has all that came before, and yet something lay here: groups that an open had
+        // written again. They go back to their place, or else an empty one stands for the last.
+        let mut again = Vec::new();
+        if hole > 0 && first_lsn == lowest_lsn {
+            again = copies_for(j, lowest_lsn, hole);
+            first_lsn = again
+                .first()
+                .map_or(lowest_lsn.prev(), |p| p.frame.header.lsn);
+        }
+        let before = j.kept_before(first_lsn);
         let cut = cut_after(j, before, first_lsn);
         let next = j.chain.iter().find(|p| p.header.cut.lsn >= first_lsn);
         let newest = j.chain.last().map_or(0, |p| p.header.segment.0);
@@ -176,6 +186,18 @@ impl<D: Disk> Work<'_, D> {
             return Ok(false);
         }
         let mut content = self.content(place.slot).await?;
+        let mut at = SEGMENT_DATA_OFFSET as usize;
+        for placed in &again {
+            let from = self.content(placed.slot).await?;
+            let bytes = &from[placed.frame.offset as usize..placed.frame.end() as usize];
+            content[at..at + bytes.len()].copy_from_slice(bytes);
+            FrameHeader {
+                salt: header.salt,
+                ..placed.frame.header
+            }
+            .encode(&mut content[at..]);
+            at += bytes.len();
+        }
         header.encode(&mut content[..BLOCK_BYTES]);
         let name = self.scan.slots[place.slot].name.clone();
         self.plan.steps.push(format!(
@@ -439,6 +461,23 @@ fn cut_after(j: &Judgement, before: Option<&Placed>, first: Lsn) -> Cut {
             _ => Cut::default(),
         },
     }
+}
+
+/// The kept frames right before `lsn` that fill a hole of this size exactly; none when they do not.
+fn copies_for(j: &Judgement, lsn: Lsn, hole: u64) -> Vec<Placed> {
+    let mut frames = Vec::new();
+    let (mut left, mut next) = (hole, lsn);
+    for placed in j.kept.iter().rev().filter(|p| p.frame.header.lsn < lsn) {
+        let bytes = placed.frame.header.frame_bytes();
+        if left == 0 || bytes > left || placed.frame.header.lsn.next() != next {
+            break;
+        }
+        left -= bytes;
+        next = placed.frame.header.lsn;
+        frames.push(*placed);
+    }
+    frames.reverse();
+    if left == 0 { frames } else { Vec::new() }
 }
 
 /// A frame of exactly `out.len()` bytes whose records say nothing new: the next seq, over and

@@ -242,7 +242,8 @@ fn verify_and_open_agree_on_several_damages_at_once_and_repair_mends_them() {
         .filter(|n| n.ends_with(".wal"))
         .collect();
     let (mut open, mut refused) = (0, 0);
-    for seed in 0..120 {
+    // 197: the first group of a segment whose header is gone too was a copy made by an open.
+    for seed in (0..100).chain([197]) {
         let mut rng = SimRng::new(seed);
         let mut bad = image.clone();
         let mut what = format!("seed {seed}:");

@@ -17,10 +17,10 @@ use ankusa_net::http1::{Gauges, Limits, Server};
 use ankusa_net::web::WebServer;
 use ankusa_wal::disk::glommio::GlommioDisk;
 use ankusa_wal::home::{StoreFacts, shard_dir};
-use ankusa_wal::{Host, ShardId, TaskClass};
+use ankusa_wal::{DedupeRow, Host, ShardId, TaskClass};
 
 use crate::admin::Admin;
-use crate::claims::Desk;
+use crate::claims::{Desk, KeyHash};
 use crate::config::Config;
 use crate::ingest::{Ingest, IngestLimits, IngestParts, SourceTable};
 use crate::mesh::{Mesh, Port};
@@ -39,6 +39,9 @@ pub(super) const SWEEP: Duration = Duration::from_millis(100);
 
 /// How long answers of the admin port may take to go out at a stop.
 const ADMIN_GRACE: Duration = Duration::from_secs(1);
+
+/// Dedupe rows taken up before others get the core.
+const ROWS_SLICE: usize = 1024;
 
 /// What a core is started with.
 pub struct Start {
@@ -145,7 +148,7 @@ async fn boot(start: Start) -> Result<(Rc<Core>, Server, Rc<StopFlag>), String> 
 
     let sinks = Rc::new(sinks(&core, &start)?);
     let lines = open_shards(&core, &start.facts, &sinks).await?;
-    restore_claims(&core).await?;
+    restore_claims(&core).await;
     let _ = start.events.send(Event::Opened {
         core: start.index,
         lines,
@@ -227,10 +230,43 @@ fn sinks(core: &Rc<Core>, start: &Start) -> Result<CoreSinks, String> {
     .map_err(|e| e.to_string())
 }
 
-/// Streams the live dedupe rows of this core's shards to the cores that own their keys.
-async fn restore_claims(core: &Rc<Core>) -> Result<(), String> {
+/// Streams the live dedupe rows of this core's shards to the cores that own their keys. A row that
+/// cannot be read costs a duplicate, never a hook: it is said, and the boot goes on.
+async fn restore_claims(core: &Rc<Core>) {
+    let now_s = core.host.wall_ms() / 1000;
+    let shards = core.shards.borrow().clone();
+    for shard in shards {
+        let Some((mut rows, newest)) = shard.store.take_boot_dedupe() else {
+            continue;
+        };
+        while let Some(block) = rows.next_block(now_s).await {
+            match block {
+                Ok(block) => restore_rows(core, &block, now_s).await,
+                Err(damage) => {
+                    tracing::error!(shard = %shard.id, %damage, "dedupe rows are lost");
+                }
+            }
+        }
+        for block in newest.chunks(ROWS_SLICE) {
+            restore_rows(core, block, now_s).await;
+        }
+    }
     core.desk.rows_done();
-    Ok(())
+}
+
+async fn restore_rows(core: &Rc<Core>, rows: &[DedupeRow], now_s: u64) {
+    for row in rows {
+        let expiry_s = u32::try_from(row.expires_at_s).unwrap_or(u32::MAX);
+        core.desk.restore(KeyHash(row.hash), row.id, expiry_s, now_s as u32);
+    }
+    // The rows of other cores wait in the mesh; do not run ahead of it.
+    while core.port.held_back() > 0 {
+        core.port.flush();
+        core.host.sleep(Duration::from_millis(1)).await;
+    }
+    if core.host.must_yield() {
+        core.host.yield_now().await;
+    }
 }
 
 fn serve(core: &Rc<Core>, start: &Start) -> Result<Server, String> {
@@ -276,6 +312,9 @@ fn http_limits(config: &Config, cores: usize) -> Limits {
         head_ms: limits.head_timeout_ms,
         body_ms: limits.body_timeout_ms,
         idle_ms: limits.idle_timeout_ms,
+        // What is being received may hold as much as what waits to be committed, and one body.
+        body_bytes_held_max: (config.queue.max_bytes / cores.max(1) as u64)
+            .max(config.http.max_body_bytes),
         ..Limits::default()
     }
 }

@@ -21,6 +21,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use ankusa_net::client::TlsClient;
+use ankusa_net::ensure_unclaimed;
 use ankusa_net::dns::ResolverThreads;
 use tracing::level_filters::LevelFilter;
 
@@ -83,6 +84,15 @@ pub fn serve(config: Config) -> Exit {
         Err(why) => return fail(&why),
     };
     let config = Arc::new(config);
+    for (ip, port) in [
+        (config.http.ip, config.http.port),
+        (config.admin.ip, config.admin.port),
+    ] {
+        // Every core binds the same address, so a second node would bind it too, silently.
+        if let Err(error) = ensure_unclaimed(SocketAddr::new(ip, port)) {
+            return fail(&error.to_string());
+        }
+    }
     let backups = config.backup.enabled.then_some(config.backup.interval_ms);
     tracing::info!("{}", banner::durability_line(prepared.home.dir(), backups));
     let cores = prepared.cpus.len();

@@ -123,6 +123,7 @@ async fn upkeep<D: Disk>(
         next_number: loaded.next_number,
         kept: loaded.kept,
         is_running: false,
+        is_relocating: false,
         bad_numbers: loaded.bad,
         boot_rows: Some((generations.rows(), rows.clone())),
         generations: Some(generations),

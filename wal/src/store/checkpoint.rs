@@ -28,6 +28,7 @@ pub(crate) struct Upkeep<D: Disk> {
     /// What the kept checkpoints need, newest first.
     pub(crate) kept: Vec<Needs>,
     pub(crate) is_running: bool,
+    pub(crate) is_relocating: bool,
     /// Damaged ones that the open passed over: removed once a new one stands, so that they do
     /// not count among the two that are kept.
     pub(crate) bad_numbers: Vec<u64>,
@@ -56,12 +57,15 @@ impl Drop for Pin {
 }
 
 impl<D: Disk> Store<D> {
-    /// Takes a checkpoint now. The older ones stand when it fails.
+    /// Takes a checkpoint now, after one that is being taken. The older ones stand when it fails.
     ///
     /// # Cancel safety
     /// May be dropped: a temporary file is left, which the next one removes.
     pub async fn checkpoint(&self) -> Result<CheckpointReport, CheckpointError> {
-        self.inner.checkpoint().await
+        let inner = &self.inner;
+        let is_free = || !inner.upkeep.borrow().is_running;
+        inner.progress.until(|| is_free().then_some(())).await;
+        inner.checkpoint().await
     }
 
     /// The segments of the log, rising.
@@ -97,6 +101,7 @@ struct Running<'a, D: Disk>(&'a Inner<D>);
 impl<D: Disk> Drop for Running<'_, D> {
     fn drop(&mut self) {
         self.0.upkeep.borrow_mut().is_running = false;
+        self.0.progress.signal();
     }
 }
 
@@ -139,7 +144,7 @@ impl<D: Disk> Inner<D> {
         })
     }
 
-    fn is_end(&self, segment: SegmentId) -> bool {
+    pub(crate) fn is_end(&self, segment: SegmentId) -> bool {
         let writer = self.writer.borrow();
         segment == writer.durable_end.segment || segment == writer.current.segment
     }
@@ -238,18 +243,17 @@ impl<D: Disk> Inner<D> {
     /// Writes the dedupe rows at hand to their generation and says what is synced.
     async fn flush_dedupe(&self) -> Result<Vec<checkpoint::GenerationRef>, CheckpointError> {
         let failed = |doing| move |source| CheckpointError::Io { doing, source };
-        let mut generations = {
-            let mut upkeep = self.upkeep.borrow_mut();
-            let Some(mut generations) = upkeep.generations.take() else {
-                return Err(CheckpointError::Busy);
-            };
-            generations.push(upkeep.dedupe_rows.drain(..));
-            generations
-        };
+        // Another flush may have it: wait until it is back.
+        let taken = self
+            .progress
+            .until(|| self.upkeep.borrow_mut().generations.take());
+        let mut generations = taken.await;
+        generations.push(std::mem::take(&mut self.upkeep.borrow_mut().dedupe_rows));
         let flushed = generations.flush(&*self.host).await;
         let dropped = generations.drop_expired(self.host.wall_ms() / 1000).await;
         let listing = generations.listing();
         self.upkeep.borrow_mut().generations = Some(generations);
+        self.progress.signal();
         flushed.map_err(failed("writing dedupe rows"))?;
         dropped.map_err(failed("removing expired dedupe rows"))?;
         Ok(listing)

@@ -33,6 +33,7 @@ async fn run<D: Disk>(weak: Weak<Inner<D>>) {
         }
         inner.look_at_space().await;
         inner.checkpoint_if_due();
+        inner.relocate_if_due();
         let mut failed = false;
         if inner.slots.borrow().spares() == 0 {
             match inner.prepare_slot().await {

@@ -14,6 +14,8 @@ pub(crate) mod keeper;
 
 mod claim;
 
+mod relocate;
+
 pub(crate) mod checkpoint;
 
 mod read;

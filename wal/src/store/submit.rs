@@ -28,6 +28,8 @@ pub(crate) enum Purpose {
     Caller,
     /// An empty frame that claims.
     Claim,
+    /// Live hooks of an old segment.
+    Relocation,
     /// What is still queued at a clean stop.
     Closing,
 }
@@ -90,8 +92,10 @@ impl<D: Disk> Inner<D> {
         purpose: Purpose,
     ) -> Option<GroupBuilder<D>> {
         let mut writer = self.writer.borrow_mut();
-        writer.wanted_bytes = planned;
-        if self.is_closed.get() && purpose == Purpose::Caller
+        if purpose == Purpose::Caller {
+            writer.wanted_bytes = planned;
+        }
+        if self.is_closed.get() && matches!(purpose, Purpose::Caller | Purpose::Relocation)
             || writer.is_building
             || !writer.pipeline.has_room()
         {
@@ -104,7 +108,9 @@ impl<D: Disk> Inner<D> {
                 return None;
             }
         }
-        writer.wanted_bytes = 0;
+        if purpose == Purpose::Caller {
+            writer.wanted_bytes = 0;
+        }
         writer.is_building = true;
         let headroom = if writer.current.is_header_due {
             BLOCK_BYTES
@@ -122,7 +128,9 @@ impl<D: Disk> Inner<D> {
         let records_max = self.config.group_records_max / 2;
         let mut queued = Vec::new();
         let mut queued_bytes = 0;
-        while purpose != Purpose::Claim && queued.len() < records_max.max(1) {
+        while !matches!(purpose, Purpose::Claim | Purpose::Relocation)
+            && queued.len() < records_max.max(1)
+        {
             let Some(record) = writer.queue.front() else {
                 break;
             };

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::*;
-use crate::disk::sim::{CrashMode, SimDisk, SimDiskConfig, SimImage};
+use crate::disk::sim::{CrashMode, SimDisk, SimDiskConfig};
 use crate::sim::SimWorld;
 use crate::{Delivery, DeliveryState, Outcome, Record, Seq, SinkNo, Store};
 
@@ -35,14 +35,6 @@ async fn churn(store: &Store<SimDisk>, ledger: &RefCell<Ledger>, numbers: std::o
             ledger.borrow_mut().0.remove(&number);
         }
     }
-}
-
-fn slots(image: &SimImage) -> usize {
-    image
-        .names()
-        .iter()
-        .filter(|name| name.ends_with(".wal"))
-        .count()
 }
 
 #[test]
@@ -176,7 +168,7 @@ fn a_power_cut_at_any_flush_of_checkpoints_and_reuse_loses_nothing_live() {
     disk.observe(move |_, snapshot| {
         // Each third flush: the others differ little.
         turn.set(turn.get() + 1);
-        if turn.get() % 3 == 0 {
+        if turn.get().is_multiple_of(3) {
             seen.borrow_mut().push((snapshot, acked.borrow().clone()));
         }
     });
@@ -237,4 +229,38 @@ fn a_group_fenced_during_a_checkpoint_spoils_it() {
         .unwrap();
     let again = reopen(&as_seen(&rig)).unwrap();
     ledger.borrow().check(&again, "after a spoilt checkpoint");
+}
+
+#[test]
+fn a_few_stragglers_hold_no_segment() {
+    let config = crate::StoreConfig {
+        checkpoint_segments: 2,
+        relocate_below_percent: 60,
+        ..config()
+    };
+    let rig = open_image(7, None, SimDiskConfig::new(7), config).unwrap();
+    let ledger = RefCell::new(Ledger::default());
+    let mut first = None;
+    for at in 0..14u64 {
+        rig.world
+            .block_on(churn(&rig.store, &ledger, at * 40..at * 40 + 40))
+            .unwrap();
+        first = first.or(ledger.borrow().0.get(&0).map(|(seq, _)| *seq));
+        rig.world.run_for(Duration::from_secs(5));
+    }
+    let stats = rig.store.stats();
+    assert!(
+        stats.slots <= 16,
+        "{} slots for {} bytes",
+        stats.slots,
+        stats.bytes
+    );
+    let moved = rig.store.state().location(first.unwrap()).unwrap();
+    assert!(moved.segment.0 > 3, "the first hook was appended again");
+    ledger.borrow().check(&rig, "live");
+    let again = reopen(&as_seen(&rig)).unwrap();
+    ledger.borrow().check(&again, "reopened");
+    // The outcome of the last one may still have been in the queue.
+    let live = ledger.borrow().0.len() as u64;
+    assert!((live..=live + 1).contains(&again.report.live_hooks));
 }

@@ -1,0 +1,164 @@
+//! Relocation: the few live hooks of an old segment are appended again, so that its slot can be
+//! used again. Same seqs; the index follows once the copies are durable.
+//!
+//! One segment at a time, in the background, within a byte rate, in groups of the store's own
+//! that the caller never hears of.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::inner::Inner;
+use super::submit::Purpose;
+use super::{Store, StoredHook};
+use crate::disk::Disk;
+use crate::error::ReadError;
+use crate::hook::HookExtra;
+use crate::host::TaskClass;
+use crate::ids::{SegmentId, Seq, SinkNo};
+use crate::relocate::{Pace, Stragglers, pick};
+use crate::state::{Holds, RowState};
+
+/// Bytes gathered for one group, unless one hook is larger.
+const GROUP_BYTES: usize = 128 << 10;
+
+/// Between two attempts to begin a group.
+const BEGIN_PAUSE: Duration = Duration::from_millis(2);
+
+struct Straggler<D: Disk> {
+    seq: Seq,
+    envelope: StoredHook<D>,
+    sinks: Vec<SinkNo>,
+    holds: Holds,
+}
+
+impl<D: Disk> Inner<D> {
+    /// Starts relocating the emptiest segment, when one is empty enough.
+    pub(crate) fn relocate_if_due(self: &Rc<Self>) {
+        let is_idle = !self.upkeep.borrow().is_relocating;
+        if !is_idle || self.admit_own().is_err() {
+            return;
+        }
+        let mut segments = self.slots.borrow().segments();
+        segments.retain(|segment| !self.is_end(segment.segment));
+        let percent = self.config.relocate_below_percent;
+        let state = self.state.borrow();
+        let Some(segment) = pick(&segments, &state, self.config.segment_bytes, percent) else {
+            return;
+        };
+        drop(state);
+        self.upkeep.borrow_mut().is_relocating = true;
+        let inner = Rc::clone(self);
+        let task = async move {
+            if let Err(error) = inner.relocate(segment).await {
+                tracing::error!(shard = %inner.config.shard, %segment, %error, "not relocated");
+            }
+            inner.upkeep.borrow_mut().is_relocating = false;
+            inner.keeper.signal();
+        };
+        self.host.spawn(TaskClass::Maintenance, Box::pin(task));
+    }
+
+    /// Whether the store's own groups may be written.
+    fn admit_own(&self) -> Result<(), ()> {
+        let is_off = self.is_closed.get() || self.writer.borrow().pipeline.is_frozen();
+        if is_off { Err(()) } else { Ok(()) }
+    }
+
+    async fn relocate(self: &Rc<Self>, segment: SegmentId) -> Result<(), ReadError> {
+        let store = Store {
+            inner: Rc::clone(self),
+        };
+        let mut walk = Stragglers::of(segment);
+        let mut pace = Pace::new(self.config.relocate_bytes_per_s);
+        let mut gathered: Vec<Straggler<D>> = Vec::new();
+        let mut bytes = 0;
+        loop {
+            let found = walk.next(&self.state.borrow());
+            let is_end = matches!(found, Ok(None));
+            match found {
+                Err(()) => self.host.yield_now().await,
+                Ok(None) => {}
+                Ok(Some(slot)) => {
+                    let Some((seq, sinks, holds)) = self.what_is_left(slot) else {
+                        continue;
+                    };
+                    let envelope = match store.read(seq).await {
+                        Err(ReadError::NotFound(_)) => continue,
+                        read => read?,
+                    };
+                    bytes += envelope.len();
+                    gathered.push(Straggler {
+                        seq,
+                        envelope,
+                        sinks,
+                        holds,
+                    });
+                }
+            }
+            if bytes >= GROUP_BYTES || is_end && bytes > 0 {
+                if !self.append(&gathered, bytes).await {
+                    return Ok(());
+                }
+                let wait_us = pace.spend(self.host.mono_us(), bytes as u64);
+                gathered.clear();
+                bytes = 0;
+                self.host.sleep(Duration::from_micros(wait_us)).await;
+            }
+            if is_end || self.admit_own().is_err() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Seq, unfinished sinks and holds of a live hook.
+    fn what_is_left(&self, slot: crate::state::HookSlot) -> Option<(Seq, Vec<SinkNo>, Holds)> {
+        let state = self.state.borrow();
+        let hook = state.hook(slot)?;
+        let rows = state.rows(slot).map(|row| state.row(row));
+        let open = rows
+            .filter(|row| row.state != RowState::Finished)
+            .map(|row| row.sink);
+        Some((hook.seq, open.collect(), hook.holds))
+    }
+
+    /// Appends what was gathered, in as many groups as it takes. False when the store is closed
+    /// or fenced meanwhile: the segment is looked at again later.
+    async fn append(self: &Rc<Self>, gathered: &[Straggler<D>], bytes: usize) -> bool {
+        let mut left = gathered;
+        while !left.is_empty() {
+            if self.admit_own().is_err() {
+                return false;
+            }
+            let planned = bytes.min(GROUP_BYTES).max(left[0].envelope.len()) + 256;
+            let Some(mut group) = self.begin(planned, Purpose::Relocation) else {
+                self.host.sleep(BEGIN_PAUSE).await;
+                continue;
+            };
+            while let Some(one) = left.first() {
+                let extra = HookExtra {
+                    sinks: &one.sinks,
+                    dedupe_hash: None,
+                    archive: one.holds.has(Holds::ARCHIVE),
+                    log: one.holds.has(Holds::LOG),
+                };
+                let record = crate::format::record::hook_len(&extra, one.envelope.len());
+                let is_live = self.is_live(one.seq);
+                if is_live && !group.fits(record) {
+                    break;
+                }
+                if is_live {
+                    group.hook_again(one.seq, &one.envelope, &extra);
+                }
+                left = &left[1..];
+            }
+            if group.records() > 0 {
+                self.submit(group, true);
+            } else if !left.is_empty() {
+                // Larger than the room that is left: the next attempt switches the segment.
+                drop(group);
+                self.host.sleep(BEGIN_PAUSE).await;
+            }
+        }
+        true
+    }
+}

@@ -112,7 +112,7 @@ impl<D: Disk> Inner<D> {
         let since = self.writer.borrow().since_checkpoint;
         let is_long = since.0 >= self.config.checkpoint_log_bytes
             || since.1 >= self.config.checkpoint_segments;
-        let is_short = self.is_short_of_space.get() || self.slots.borrow().spares() == 0;
+        let is_short = self.is_short_of_space.get() || self.is_slotless.get();
         let is_due = is_long || is_short && self.has_dead_segment();
         let has_rows = self.upkeep.borrow().dedupe_rows.len() >= DEDUPE_ROWS_MAX;
         if self.upkeep.borrow().is_running || !is_due && !has_rows {

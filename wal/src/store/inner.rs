@@ -106,6 +106,8 @@ pub(crate) struct Inner<D: Disk> {
     pub(crate) is_fencing: Cell<bool>,
     pub(crate) is_closed: Cell<bool>,
     pub(crate) is_short_of_space: Cell<bool>,
+    /// The last attempt to make a slot ready failed.
+    pub(crate) is_slotless: Cell<bool>,
     pub(crate) upkeep: RefCell<Upkeep<D>>,
     next_seq: Cell<Seq>,
 }
@@ -141,6 +143,7 @@ impl<D: Disk> Inner<D> {
             is_fencing: Cell::new(false),
             is_closed: Cell::new(false),
             is_short_of_space: Cell::new(false),
+            is_slotless: Cell::new(false),
             upkeep: RefCell::new(upkeep),
             next_seq: Cell::new(next_seq),
         }

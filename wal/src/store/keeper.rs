@@ -47,6 +47,7 @@ async fn run<D: Disk>(weak: Weak<Inner<D>>) {
                 }
             }
         }
+        inner.is_slotless.set(failed);
         let (host, signal, pause) = (
             Rc::clone(&inner.host),
             Rc::clone(&inner.keeper),

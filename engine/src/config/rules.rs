@@ -6,8 +6,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::areas::{
-    DedupeScope, EgressConfig, EgressRule, IntakeType, OnVerifyFailure, Routing, SinkKind, SinkUrl,
-    UrlHost, VerifyConfig, WalType,
+    DedupeScope, EgressConfig, EgressRule, IntakeType, OnVerifyFailure, SinkKind, SinkUrl, UrlHost,
+    VerifyConfig, WalType,
 };
 use super::expand::Env;
 use super::problem::{Fault, Place};
@@ -92,15 +92,6 @@ pub(super) fn check(c: &Config, values: &Values) {
     r.check(&["sources"], sinks <= 60_000, || {
         format!("{sinks} sinks in all; allowed: at most 60000")
     });
-    for source in &c.sources {
-        let path = format!("sources.{}.trust_url_tenant", source.name);
-        let open = c.http.routing == Routing::TenantPath
-            && source.verify == VerifyConfig::None
-            && source.tenant == "default";
-        r.check(&[&path, "http.routing"], !open || source.trust_url_tenant, || {
-            "must be true for a source that verifies nothing and has no tenant of its own under http.routing: tenant_path, since any sender may then file hooks under any tenant".into()
-        });
-    }
 }
 
 fn listeners(c: &Config, r: &Rules<'_>) {

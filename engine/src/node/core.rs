@@ -257,7 +257,8 @@ async fn restore_claims(core: &Rc<Core>) {
 async fn restore_rows(core: &Rc<Core>, rows: &[DedupeRow], now_s: u64) {
     for row in rows {
         let expiry_s = u32::try_from(row.expires_at_s).unwrap_or(u32::MAX);
-        core.desk.restore(KeyHash(row.hash), row.id, expiry_s, now_s as u32);
+        core.desk
+            .restore(KeyHash(row.hash), row.id, expiry_s, now_s as u32);
     }
     // The rows of other cores wait in the mesh; do not run ahead of it.
     while core.port.held_back() > 0 {

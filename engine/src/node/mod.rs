@@ -21,8 +21,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use ankusa_net::client::TlsClient;
-use ankusa_net::ensure_unclaimed;
 use ankusa_net::dns::ResolverThreads;
+use ankusa_net::ensure_unclaimed;
 use tracing::level_filters::LevelFilter;
 
 use crate::config::{Config, LogFormat, LogLevel};

@@ -22,7 +22,9 @@ struct Given(RefCell<Vec<HookId>>);
 impl Target for Given {
     fn deliver<'a>(&'a self, envelope: &'a [u8]) -> Attempt<'a> {
         Box::pin(async move {
-            self.0.borrow_mut().push(Envelope::parse(envelope).unwrap().id);
+            self.0
+                .borrow_mut()
+                .push(Envelope::parse(envelope).unwrap().id);
             crate::dispatch::Outcome::Delivered
         })
     }
@@ -54,7 +56,10 @@ struct Rig {
 
 fn rig_on(world: SimWorld, disk: SimDisk) -> Rig {
     let host = world.host();
-    let registry = Registry::new(MetricsConfig { cores: 1, ..MetricsConfig::default() });
+    let registry = Registry::new(MetricsConfig {
+        cores: 1,
+        ..MetricsConfig::default()
+    });
     let config = Config::tryout();
     let observer = CoreObserver::new(&registry, 0, &config).unwrap();
     let given = Rc::new(Given::default());
@@ -69,8 +74,15 @@ fn rig_on(world: SimWorld, disk: SimDisk) -> Rig {
         disk: disk.clone(),
         host: Rc::clone(&host) as Rc<dyn Host>,
         store,
-        queue: QueueLimits { records_max: 100, bytes_max: 1 << 20, deadline_us: 15_000_000 },
-        group: GroupLimits { bytes_max: 32 << 10, records_max: 64 },
+        queue: QueueLimits {
+            records_max: 100,
+            bytes_max: 1 << 20,
+            deadline_us: 15_000_000,
+        },
+        group: GroupLimits {
+            bytes_max: 32 << 10,
+            records_max: 64,
+        },
         deliveries: Limits::default(),
         sinks: Rc::new(OneSink(Rc::clone(&given), registry.sink("x"))),
         observer,
@@ -78,7 +90,14 @@ fn rig_on(world: SimWorld, disk: SimDisk) -> Rig {
     let shard = world.block_on(Shard::open(parts)).unwrap().unwrap();
     let sink = shard.sink_no(b"t", b"s", b"out").unwrap();
     shard.dispatch.start();
-    Rig { world, host, disk, shard, given, sink }
+    Rig {
+        world,
+        host,
+        disk,
+        shard,
+        given,
+        sink,
+    }
 }
 
 fn rig() -> Rig {
@@ -110,31 +129,56 @@ impl Item for Post {
             dedupe_ttl_s: 0,
             verification: Verification::None,
             client: ([127, 0, 0, 1], 1).into(),
-            extra: HookExtra { sinks: &[self.sink], ..HookExtra::default() },
+            extra: HookExtra {
+                sinks: &[self.sink],
+                ..HookExtra::default()
+            },
         });
     }
     fn record_bytes(&self) -> usize {
         600
     }
     fn settle(&self, seq: Seq, verdict: Verdict, remains: Remains) {
-        assert!(self.settled.replace(Some((seq, verdict, remains))).is_none(), "settled twice");
+        assert!(
+            self.settled
+                .replace(Some((seq, verdict, remains)))
+                .is_none(),
+            "settled twice"
+        );
     }
     fn abandon(&self) {}
 }
 
 impl Rig {
     fn post(&self, n: u8) -> Rc<Post> {
-        let post = Rc::new(Post { id: HookId([n; 16]), sink: self.sink, settled: Cell::new(None) });
-        assert!(self.shard.commit.submit(Rc::clone(&post) as Rc<dyn Item>).is_ok());
+        let post = Rc::new(Post {
+            id: HookId([n; 16]),
+            sink: self.sink,
+            settled: Cell::new(None),
+        });
+        assert!(
+            self.shard
+                .commit
+                .submit(Rc::clone(&post) as Rc<dyn Item>)
+                .is_ok()
+        );
         post
     }
 
     /// The next sync of a file, and those after it, meet these faults.
     fn syncs_meet(&self, faults: &[Fault]) {
-        let done = self.disk.log().iter().filter(|op| op.kind == OpKind::SyncData).count() as u64;
-        let plan = faults.iter().enumerate().fold(FaultPlan::none(), |plan, (at, fault)| {
-            plan.nth(OpKind::SyncData, done + at as u64, *fault)
-        });
+        let done = self
+            .disk
+            .log()
+            .iter()
+            .filter(|op| op.kind == OpKind::SyncData)
+            .count() as u64;
+        let plan = faults
+            .iter()
+            .enumerate()
+            .fold(FaultPlan::none(), |plan, (at, fault)| {
+                plan.nth(OpKind::SyncData, done + at as u64, *fault)
+            });
         self.disk.set_faults(plan);
     }
 
@@ -147,7 +191,11 @@ impl Rig {
     }
 
     fn is_live(&self, n: u8) -> bool {
-        self.shard.store.state().slot_of_id(HookId([n; 16])).is_some()
+        self.shard
+            .store
+            .state()
+            .slot_of_id(HookId([n; 16]))
+            .is_some()
     }
 }
 
@@ -159,7 +207,10 @@ fn a_group_is_applied_at_once_acked_only_after_its_fsync_and_not_delivered_befor
     let post = rig.post(1);
     rig.run_ms(300);
     assert!(rig.is_live(1), "applied");
-    assert!(rig.shard.store.applied_lsn() > rig.shard.store.durable_lsn(), "and not durable");
+    assert!(
+        rig.shard.store.applied_lsn() > rig.shard.store.durable_lsn(),
+        "and not durable"
+    );
     assert_eq!(rig.verdict(&post), None, "and not acked");
     assert!(rig.given.0.borrow().is_empty(), "and not delivered");
     assert_eq!(rig.disk.release_hangs(), 1);
@@ -178,7 +229,11 @@ fn the_next_group_is_applied_while_the_previous_one_syncs_with_increasing_seqs()
     let second = rig.post(2);
     rig.run_ms(50);
     assert!(rig.is_live(1) && rig.is_live(2));
-    assert_eq!(rig.verdict(&second), None, "the second waits for the first, in LSN order");
+    assert_eq!(
+        rig.verdict(&second),
+        None,
+        "the second waits for the first, in LSN order"
+    );
     rig.disk.release_hangs();
     rig.run_ms(100);
     let seq = |p: &Post| p.settled.get().unwrap().0;
@@ -197,11 +252,18 @@ fn a_failed_fsync_is_fenced_nothing_is_acked_its_hooks_are_undone_and_the_retry_
     assert_eq!(post.settled.get().unwrap().2, Remains::Nothing);
     assert!(!rig.is_live(1));
     rig.run_ms(2_000);
-    assert!(rig.shard.commit.admit().is_ok(), "a new segment stands without a restart");
+    assert!(
+        rig.shard.commit.admit().is_ok(),
+        "a new segment stands without a restart"
+    );
     let retry = rig.post(2);
     rig.run_ms(200);
     assert_eq!(rig.verdict(&retry), Some(Verdict::Committed));
-    assert_eq!(*rig.given.0.borrow(), [HookId([2; 16])], "the undone hook is never delivered");
+    assert_eq!(
+        *rig.given.0.borrow(),
+        [HookId([2; 16])],
+        "the undone hook is never delivered"
+    );
 }
 
 #[test]
@@ -237,7 +299,8 @@ fn what_waits_while_the_shard_is_fenced_is_refused_at_once() {
     let rig = rig();
     rig.run_ms(500);
     let done = rig.disk.log().len() as u64;
-    rig.disk.set_faults(FaultPlan::none().during(done..done + 60, Fault::EIO));
+    rig.disk
+        .set_faults(FaultPlan::none().during(done..done + 60, Fault::EIO));
     let first = rig.post(1);
     rig.run_ms(20);
     assert_eq!(rig.verdict(&first), Some(Verdict::StoreUnavailable));
@@ -280,7 +343,9 @@ fn what_was_acked_is_delivered_after_a_crash_that_kept_only_what_was_synced() {
     let rig = rig();
     rig.run_ms(500);
     let posts: Vec<Rc<Post>> = (1..=9).map(|n| rig.post(n)).collect();
-    rig.world.run_until(|| posts.iter().all(|p| p.settled.get().is_some())).unwrap();
+    rig.world
+        .run_until(|| posts.iter().all(|p| p.settled.get().is_some()))
+        .unwrap();
     let snapshot = rig.disk.snapshot();
     for mode in snapshot.modes(7, 4) {
         let world = SimWorld::new(2).in_order();

@@ -126,7 +126,6 @@ fn source() -> SourceConfig {
     SourceConfig {
         name: "pay".into(),
         tenant: "acme".into(),
-        trust_url_tenant: false,
         verify: VerifyConfig::Bearer {
             secrets: vec![Secret::from("t")],
             header: "x-token".into(),

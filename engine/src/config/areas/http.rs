@@ -84,7 +84,7 @@ pub(in crate::config) const KEYS: &[Key] = &[
     Key::text("http.ip", &text::IP, "The address the ingest listener binds. `127.0.0.1` where there is no configuration file.").or("0.0.0.0"),
     Key::int("http.max_body_bytes", 1, 64 << 20, Unit::Bytes, "The largest body that is accepted; a larger one is answered 413.").or("8000000").live(),
     Key::text("http.prefix", &text::PREFIX, "The path before the source; `/` for none.").or("/webhooks"),
-    Key::word("http.routing", &["path", "tenant_path"], "`path`: `<prefix>/{source}`. `tenant_path`: `<prefix>/{tenant}/{source}`, and the tenant of the path wins.").or("path"),
+    Key::word("http.routing", &["path", "tenant_path"], "`path`: `<prefix>/{source}` and `<prefix>/{tenant}/{source}`. `tenant_path`: only the latter. The tenant is the source's own; a path that names another is unknown.").or("path"),
     Key::map("http.tls", "TLS on the ingest listener."),
     Key::text("http.tls.cert", &text::PATH, "PEM file of the certificate chain.").required().live(),
     Key::text("http.tls.key", &text::PATH, "PEM file of the private key.").required().live(),

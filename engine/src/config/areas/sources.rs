@@ -66,8 +66,6 @@ pub struct SourceConfig {
     pub name: String,
     /// Whose it is.
     pub tenant: String,
-    /// Under `http.routing: tenant_path`: whether any sender may name any tenant.
-    pub trust_url_tenant: bool,
     /// How a request is verified.
     pub verify: VerifyConfig,
     /// What becomes of a hook whose verification failed.
@@ -85,7 +83,6 @@ pub struct SourceConfig {
 
 pub(in crate::config) const KEYS: &[Key] = &[
     Key::text("sources.*.tenant", &text::NAME, "Whose the source is.").or("default").live(),
-    Key::boolean("sources.*.trust_url_tenant", "Under `http.routing: tenant_path`, lets any sender name any tenant of a source that verifies nothing and has no tenant of its own.").or("false").live(),
     Key::map("sources.*.verify", "How a request is verified.").required().live(),
     Key::word("sources.*.on_verify_failure", &["reject", "quarantine", "accept_flag"], "What becomes of a request that fails: answered 401, held in the pen, or accepted and flagged.").or("reject").live(),
     Key::map_or("sources.*.dedupe", "preset", "Where the dedupe key is found: a preset, a header or a path into the JSON body. Absent: hooks have none.").live(),
@@ -137,7 +134,6 @@ impl SourceConfig {
         SourceConfig {
             name: name.to_string(),
             tenant: r.text("tenant"),
-            trust_url_tenant: r.boolean("trust_url_tenant"),
             verify,
             on_verify_failure: match r.text("on_verify_failure").as_str() {
                 "quarantine" => OnVerifyFailure::Quarantine,

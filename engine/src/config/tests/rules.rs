@@ -291,21 +291,6 @@ fn http_sinks_are_signed_unless_said_otherwise() {
 }
 
 #[test]
-fn a_tenant_of_the_path_is_not_trusted_by_default() {
-    let of = |more: &str| {
-        problems(
-            &format!(
-                "http: {{ routing: tenant_path }}\nsources: {{ a: {{ verify: {{ type: none }}, sinks: [ {{ type: log }} ] {more} }} }}"
-            ),
-            &[],
-        )
-    };
-    assert_eq!(of("").len(), 1);
-    assert_eq!(of(", trust_url_tenant: true"), Vec::<String>::new());
-    assert_eq!(of(", tenant: t"), Vec::<String>::new());
-}
-
-#[test]
 fn a_rule_is_silent_while_one_of_its_keys_is_faulty() {
     check(
         "http: { port: 4002x }\nadmin: { port: 4000 }",

@@ -9,6 +9,7 @@
 //! Nothing here runs on a reactor core: plain threads and blocking sockets.
 
 pub mod client;
+pub mod cores;
 pub mod kill;
 pub mod ledger;
 pub mod node;

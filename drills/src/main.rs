@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ankusa_drills::cores::{self, CoresPlan};
 use ankusa_drills::kill::{self, KillPlan};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -18,6 +19,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Drill {
+    /// One key at once on every core, and a store reopened with fewer and more cores
+    Cores {
+        /// The ankusa binary
+        #[arg(long)]
+        binary: PathBuf,
+        /// Keys posted at each boot
+        #[arg(long, default_value_t = 20)]
+        keys: u64,
+    },
     /// SIGKILL under load, at random moments and named points, also during boot
     Kill {
         /// The ankusa binary; named points and controls need one built with the feature mutations
@@ -57,6 +67,19 @@ fn main() -> ExitCode {
 
 fn run(drill: Drill) -> Result<bool> {
     match drill {
+        Drill::Cores { binary, keys } => {
+            let dir = tempfile::Builder::new().prefix("drill-cores-").tempdir()?;
+            let verdict = cores::run(&CoresPlan {
+                binary: binary.canonicalize()?,
+                dir: dir.path().into(),
+                keys,
+            })?;
+            println!("cores: {verdict}");
+            for example in &verdict.examples {
+                println!("cores:   {example}");
+            }
+            Ok(verdict.holds())
+        }
         Drill::Kill {
             binary,
             seed,

@@ -1,0 +1,3 @@
+//! The Kafka adapter. So far: the class of every error code.
+
+pub mod codes;

@@ -156,7 +156,12 @@ async fn boot(start: Start) -> Result<(Rc<Core>, Server, Rc<StopFlag>), String> 
     while !core.desk.has_all_rows() {
         host.sleep(Duration::from_millis(1)).await;
     }
-    let server = serve(&core, &start)?;
+    let start = Rc::new(start);
+    let (serving, with) = (Rc::clone(&core), Rc::clone(&start));
+    let server = host
+        .within(TaskClass::Ingest, async move { serve(&serving, &with) })
+        .await
+        .ok_or("the ingest queue is gone")??;
     for shard in core.shards.borrow().iter() {
         shard.dispatch.start();
     }

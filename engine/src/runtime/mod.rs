@@ -60,6 +60,19 @@ impl CoreHost {
         }]
     }
 
+    /// Runs a future in a task queue and waits for it: what it starts stays in that queue. `None`
+    /// when the queue is gone.
+    pub async fn within<T: 'static>(
+        &self,
+        class: TaskClass,
+        task: impl Future<Output = T> + 'static,
+    ) -> Option<T> {
+        match glommio::spawn_local_into(task, self.queue(class)) {
+            Ok(task) => Some(task.await),
+            Err(_) => None,
+        }
+    }
+
     /// Like [`Host::spawn`] without boxing the future.
     pub fn start(&self, class: TaskClass, task: impl Future<Output = ()> + 'static) {
         if let Ok(task) = glommio::spawn_local_into(task, self.queue(class)) {

@@ -11,7 +11,7 @@ impl Rng {
     }
 
     /// 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -21,11 +21,11 @@ impl Rng {
 
     /// From `low` up to and including `high`.
     pub fn range(&mut self, low: u64, high: u64) -> u64 {
-        low + self.next() % (high - low + 1)
+        low + self.draw() % (high - low + 1)
     }
 
     /// True once in `n`.
     pub fn one_in(&mut self, n: u64) -> bool {
-        self.next() % n == 0
+        self.draw().is_multiple_of(n)
     }
 }

@@ -289,13 +289,16 @@ impl<D: Disk> Inner<D> {
     fn start_group(&self) -> bool {
         let mut committer = self.committer.borrow_mut();
         let planned = committer.next_group_bytes(self.group.bytes_max, self.group.records_max);
-        let Some(mut builder) = self.store.try_begin_sized(planned) else {
+        let first = committer.next_bytes().unwrap_or(0);
+        let Some(mut builder) = self.store.try_begin_with(planned, first) else {
             return false;
         };
         let mut taken = committer.begin();
         while let Some(bytes) = committer.next_bytes() {
             let full = builder.records() >= self.group.records_max;
-            if full || !(taken.is_empty() || builder.fits(bytes)) {
+            // NOTE: a queued record may have gone ahead; then even the first hook may not fit, and
+            // has the next group. In an empty group the bound is the hook's own, not this one.
+            if full || !(builder.records() == 0 || builder.fits(bytes)) {
                 break;
             }
             committer.take(&mut taken, self.log.is_some(), |item| {

@@ -53,7 +53,7 @@ impl<D: Disk> Inner<D> {
                 return false;
             }
         }
-        match self.begin(0, Purpose::Claim) {
+        match self.begin(0, 0, Purpose::Claim) {
             Some(group) => {
                 self.submit(group, true);
                 true

@@ -35,7 +35,7 @@ impl<D: Disk> Store<D> {
             if queued == 0 && inner.is_claimed() {
                 break;
             }
-            let group = (queued > 0).then(|| inner.begin(0, Purpose::Closing));
+            let group = (queued > 0).then(|| inner.begin(0, 0, Purpose::Closing));
             match group {
                 None if inner.claim_now() => {}
                 Some(Some(group)) => {

@@ -183,13 +183,25 @@ impl<D: Disk> Store<D> {
     /// being built, while fenced, or while a segment switch is waiting. [`Store::poll_ready`]
     /// tells when to ask again.
     pub fn try_begin(&self) -> Option<GroupBuilder<D>> {
-        self.inner.begin(0, submit::Purpose::Caller)
+        self.inner.begin(0, 0, submit::Purpose::Caller)
     }
 
     /// The same with the bytes of records ([`crate::HookDraft::record_bytes`]) that the caller
     /// means to put in, so that the buffer has its size from the start.
     pub fn try_begin_sized(&self, planned_bytes: usize) -> Option<GroupBuilder<D>> {
-        self.inner.begin(planned_bytes, submit::Purpose::Caller)
+        self.inner.begin(planned_bytes, 0, submit::Purpose::Caller)
+    }
+
+    /// The same; of what waits in the store's queue only so much goes ahead as leaves room for a
+    /// first record of `first_bytes`. One large queued record may still go ahead of it: ask
+    /// [`GroupBuilder::fits`].
+    pub fn try_begin_with(
+        &self,
+        planned_bytes: usize,
+        first_bytes: usize,
+    ) -> Option<GroupBuilder<D>> {
+        let purpose = submit::Purpose::Caller;
+        self.inner.begin(planned_bytes, first_bytes, purpose)
     }
 
     /// Applies the group and starts its write. It is durable only once it settles so.

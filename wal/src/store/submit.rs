@@ -89,6 +89,7 @@ impl<D: Disk> Inner<D> {
     pub(crate) fn begin(
         self: &Rc<Self>,
         planned: usize,
+        first: usize,
         purpose: Purpose,
     ) -> Option<GroupBuilder<D>> {
         let mut writer = self.writer.borrow_mut();
@@ -124,7 +125,10 @@ impl<D: Disk> Inner<D> {
             .min(IO_BYTES_MAX - headroom)
             .min(room);
         let limit = limit / BLOCK_BYTES * BLOCK_BYTES;
-        let queue_limit = if planned == 0 { limit / 2 } else { limit / 4 };
+        // Queued records leave room for the first of the caller's, or stay behind: a record
+        // larger than a group has one to itself.
+        let share = if planned == 0 { limit / 2 } else { limit / 4 };
+        let queue_limit = share.min(limit.saturating_sub(first));
         let records_max = self.config.group_records_max / 2;
         let mut queued = Vec::new();
         let mut queued_bytes = 0;
@@ -135,7 +139,10 @@ impl<D: Disk> Inner<D> {
                 break;
             };
             let bytes = codec::record_len(record);
-            let is_first = queued.is_empty() && bytes <= room - FRAME_HEADER_BYTES;
+            let is_large = bytes > share.saturating_sub(FRAME_HEADER_BYTES);
+            let is_first = queued.is_empty()
+                && bytes <= room - FRAME_HEADER_BYTES
+                && (first == 0 || is_large);
             if queued_bytes + bytes > queue_limit.saturating_sub(FRAME_HEADER_BYTES) && !is_first {
                 break;
             }

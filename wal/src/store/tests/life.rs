@@ -132,3 +132,30 @@ fn two_groups_are_in_flight_and_a_third_waits() {
         })
         .unwrap();
 }
+
+/// Found by the simulation: delivery outcomes waited in the store's queue, went ahead into the
+/// group, and a hook larger than a group no longer fitted: the core panicked.
+#[test]
+fn a_hook_larger_than_a_group_finds_room_whatever_is_queued() {
+    let rig = fresh(7);
+    rig.world
+        .block_on(async {
+            for sink in 0..500 {
+                rig.store.enqueue(crate::Record::Delivery(crate::Delivery {
+                    seq: crate::Seq(1),
+                    sink: crate::SinkNo(sink),
+                    attempts: 1,
+                    due_ms: 0,
+                    state: crate::DeliveryState::Delivered,
+                    reason: 0,
+                }));
+            }
+            let large = 40 << 10;
+            let group = rig.store.try_begin_with(large, large).unwrap();
+            assert!(group.records() == 0 && group.fits(large));
+            drop(group);
+            let small = rig.store.try_begin_with(1_000, 1_000).unwrap();
+            assert!(small.records() > 0 && small.fits(1_000));
+        })
+        .unwrap();
+}

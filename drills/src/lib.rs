@@ -15,4 +15,5 @@ pub mod ledger;
 pub mod node;
 pub mod oracle;
 pub mod rng;
+pub mod sim;
 pub mod sink;

@@ -1,5 +1,7 @@
 //! The `ankusa-drills` command.
 
+mod sim_command;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -52,6 +54,10 @@ enum Drill {
         #[arg(long)]
         keep: bool,
     },
+    /// The heart on a simulated disk: seeded histories of faults, power cuts and recoveries
+    Sim(sim_command::SimArgs),
+    /// Break each promise on purpose; each must be caught (needs the feature mutations)
+    Mutations(sim_command::MutationsArgs),
 }
 
 fn main() -> ExitCode {
@@ -118,6 +124,8 @@ fn run(drill: Drill) -> Result<bool> {
             }
             Ok(holds)
         }
+        Drill::Sim(args) => sim_command::sim(&args),
+        Drill::Mutations(args) => sim_command::mutations(&args),
     }
 }
 

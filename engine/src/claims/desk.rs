@@ -279,13 +279,15 @@ impl Desk {
 
     /// Ends questions that are past their deadline, and drops expired rows. Called on every sweep.
     pub fn sweep(&self, now_s: u32, now_us: u64) {
-        let late: Vec<(u64, Rc<Question>)> = self
+        let mut late: Vec<(u64, Rc<Question>)> = self
             .questions
             .borrow()
             .iter()
             .filter(|(_, q)| now_us.saturating_sub(q.asked_us) >= self.deadline_us)
             .map(|(number, q)| (*number, Rc::clone(q)))
             .collect();
+        // In the order they were asked: whoever asked first hears first.
+        late.sort_unstable_by_key(|(number, _)| *number);
         for (_, question) in late {
             question.timed_out.set(true);
             if let Some(waker) = question.waker.borrow_mut().take() {

@@ -35,6 +35,15 @@ pub struct Shard<D: Disk> {
     pub report: OpenReport,
     /// Bytes of one segment.
     pub segment_bytes: u64,
+    listener: Rc<ShardListener<D>>,
+}
+
+impl<D: Disk> Drop for Shard<D> {
+    /// The commit tells the listener, which tells dispatch, which nudges the commit: the ring is
+    /// opened here, else the store would outlive its shard.
+    fn drop(&mut self) {
+        self.listener.dispatch.borrow_mut().take();
+    }
 }
 
 /// The settings of a shard's store, from the node's.
@@ -150,6 +159,7 @@ impl<D: Disk> Shard<D> {
             dispatch,
             report,
             segment_bytes,
+            listener,
         })
     }
 

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 
 use super::Response;
-use super::head::{Head, ParsedHead};
+use super::head::{self, Head, ParsedHead};
+use super::limits::Limits;
 
 /// A whole request. Head and body are slices of what was received, not copies.
 pub struct Request {
@@ -18,6 +19,18 @@ pub struct Request {
 }
 
 impl Request {
+    /// The request whose head (up to and with the empty line) and body these are, for whoever
+    /// drives a handler without a connection. `None` when the server would not take the head.
+    pub fn of(head: Bytes, body: Bytes, peer: SocketAddr) -> Option<Request> {
+        let parsed = head::parse(&head, Limits::default().headers_max).ok()?;
+        Some(Request {
+            head,
+            parsed,
+            body,
+            peer,
+        })
+    }
+
     /// Method, target and headers.
     pub fn head(&self) -> Head<'_> {
         Head::new(&self.head, &self.parsed, self.peer)

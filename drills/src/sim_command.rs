@@ -77,7 +77,10 @@ pub(crate) fn sim(args: &SimArgs) -> Result<bool> {
         faults: args.faults,
         threads,
     });
-    println!("sim: met {} (at least {} faults in a seed)", outcome.counters, outcome.faults_min);
+    println!(
+        "sim: met {} (at least {} faults in a seed)",
+        outcome.counters, outcome.faults_min
+    );
     println!("sim: did {}", outcome.tally);
     for report in &outcome.failed {
         tell(report, args);
@@ -128,7 +131,10 @@ fn enumerated(seed: u64) -> bool {
         ("every flush", every_flush(seed, 20)),
     ];
     for (name, part) in parts {
-        println!("sim: {name} (seed {seed}): {} cases, met {}", part.cases, part.counters);
+        println!(
+            "sim: {name} (seed {seed}): {} cases, met {}",
+            part.cases, part.counters
+        );
         for (case, violation) in part.broken.iter().take(10) {
             println!("sim:   {case}: {violation}");
         }

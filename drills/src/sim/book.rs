@@ -201,7 +201,10 @@ impl Book {
             && hook.target == target(sent.source, number).as_bytes()
             && hook.key == sent.key.as_deref().map(str::as_bytes);
         if !is_same {
-            self.broken(Kind::Altered, format!("{} of request {number}", Hex(&hook.id)));
+            self.broken(
+                Kind::Altered,
+                format!("{} of request {number}", Hex(&hook.id)),
+            );
         }
         Some((hook.seq, hook.id, number))
     }

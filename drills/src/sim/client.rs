@@ -132,9 +132,18 @@ impl Client {
         self.send(&node.cores[core], number, sent.bytes, sent.source, sent.key);
     }
 
-    fn send(self: &Rc<Self>, core: &Rc<Core>, number: u64, bytes: usize, source: &'static str, key: Option<String>) {
+    fn send(
+        self: &Rc<Self>,
+        core: &Rc<Core>,
+        number: u64,
+        bytes: usize,
+        source: &'static str,
+        key: Option<String>,
+    ) {
         let body = ledger::body(number, bytes);
-        let header = key.as_ref().map_or(String::new(), |key| format!("x-key: {key}\r\n"));
+        let header = key
+            .as_ref()
+            .map_or(String::new(), |key| format!("x-key: {key}\r\n"));
         let head = format!(
             "POST {} HTTP/1.1\r\nhost: node\r\ncontent-type: application/json\r\n{header}\
              content-length: {}\r\n\r\n",
@@ -142,7 +151,8 @@ impl Client {
             body.len(),
         );
         self.book.sending(number, &body, source, key.as_deref());
-        self.trace.note(format_args!("send {number} ({bytes} bytes, key {key:?})"));
+        self.trace
+            .note(format_args!("send {number} ({bytes} bytes, key {key:?})"));
         let peer = SocketAddr::from(([127, 0, 0, 1], 40_000));
         let Some(request) = Request::of(head.into(), body.into(), peer) else {
             panic!("a head that the server refuses");
@@ -157,7 +167,11 @@ impl Client {
                 HeadDecision::Body { admitted, .. } => ingest.handle(request, admitted).await,
                 HeadDecision::Refuse(response) => response,
             };
-            client.answered(number, response.status(), Bytes::copy_from_slice(response.body()));
+            client.answered(
+                number,
+                response.status(),
+                Bytes::copy_from_slice(response.body()),
+            );
         };
         core.host.spawn(TaskClass::Ingest, Box::pin(task));
     }
@@ -176,9 +190,16 @@ impl Client {
             self.probe_ack(number, id);
         }
         if status != 201 && status != 503 {
-            self.book.broken(Kind::Invented, format!("request {number} was answered {status} {word}"));
+            self.book.broken(
+                Kind::Invented,
+                format!("request {number} was answered {status} {word}"),
+            );
         }
-        let answer = Answer { status, id, duplicate };
+        let answer = Answer {
+            status,
+            id,
+            duplicate,
+        };
         self.book.answered(number, answer);
     }
 
@@ -197,7 +218,11 @@ impl Client {
     pub fn read(self: &Rc<Self>, node: &Node) {
         let acked: Vec<Id> = {
             let requests = self.book.requests.borrow();
-            let ids = requests.values().rev().take(20).flat_map(|sent| &sent.answers);
+            let ids = requests
+                .values()
+                .rev()
+                .take(20)
+                .flat_map(|sent| &sent.answers);
             ids.filter_map(|answer| answer.id).collect()
         };
         if acked.is_empty() {

@@ -4,7 +4,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use ankusa_wal::disk::sim::{Fate, Fault, FaultPlan, FlushEdge, SimCounters, SimDiskConfig, SimSnapshot, SimDisk};
+use ankusa_wal::disk::sim::{
+    Fate, Fault, FaultPlan, FlushEdge, SimCounters, SimDisk, SimDiskConfig, SimSnapshot,
+};
 use ankusa_wal::sim::SimWorld;
 use ankusa_wal::{HookId, Host, Store};
 
@@ -14,7 +16,10 @@ use super::run::{Plan, Report, run_short};
 /// The ways in which each operation fails.
 pub const WAYS: [(&str, Fault); 6] = [
     ("EIO", Fault::EIO),
-    ("EIO, then fine, and nothing landed", Fault::Error(5, Fate::Lost)),
+    (
+        "EIO, then fine, and nothing landed",
+        Fault::Error(5, Fate::Lost),
+    ),
     ("ENOSPC", Fault::ENOSPC),
     ("short", Fault::Short(4_096)),
     ("hang", Fault::Hang),
@@ -37,7 +42,8 @@ impl Enumerated {
         self.cases += 1;
         self.counters += report.counters;
         let all = report.violations.into_iter();
-        self.broken.extend(all.map(|violation| (case.to_owned(), violation)));
+        self.broken
+            .extend(all.map(|violation| (case.to_owned(), violation)));
     }
 }
 
@@ -89,7 +95,11 @@ pub fn every_flush(seed: u64, drawn: usize) -> Enumerated {
             let (edges, book) = (Rc::clone(&edges), Rc::clone(&book));
             disk.observe(move |_: FlushEdge, snapshot| {
                 let acked = acked(&book, shard);
-                edges.borrow_mut().push(Edge { snapshot, shard, acked });
+                edges.borrow_mut().push(Edge {
+                    snapshot,
+                    shard,
+                    acked,
+                });
             });
         }
     };
@@ -119,7 +129,8 @@ pub fn every_flush(seed: u64, drawn: usize) -> Enumerated {
 impl Enumerated {
     fn refused(&mut self, case: &str, text: String) {
         let kind = Kind::Refused;
-        self.broken.push((case.to_owned(), Violation { kind, text }));
+        self.broken
+            .push((case.to_owned(), Violation { kind, text }));
     }
 }
 
@@ -129,13 +140,27 @@ fn acked(book: &Book, shard: usize) -> Vec<(u64, Id)> {
     let mut all = Vec::new();
     for (number, sent) in requests.iter() {
         // With as many cores as shards, a core stores in its own: the id names it.
-        let ids = sent.answers.iter().filter(|a| !a.duplicate).filter_map(|a| a.id);
-        all.extend(ids.filter(|id| usize::from(id[9]) == shard).map(|id| (*number, id)));
+        let ids = sent
+            .answers
+            .iter()
+            .filter(|a| !a.duplicate)
+            .filter_map(|a| a.id);
+        all.extend(
+            ids.filter(|id| usize::from(id[9]) == shard)
+                .map(|id| (*number, id)),
+        );
     }
     all
 }
 
-fn look(world: &SimWorld, store: &Store<SimDisk>, book: &Book, edge: &Edge, case: &str, all: &mut Enumerated) {
+fn look(
+    world: &SimWorld,
+    store: &Store<SimDisk>,
+    book: &Book,
+    edge: &Edge,
+    case: &str,
+    all: &mut Enumerated,
+) {
     for (number, id) in &edge.acked {
         let seq = {
             let state = store.state();

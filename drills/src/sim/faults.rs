@@ -9,17 +9,50 @@ const SOON: u32 = 5_000;
 /// A plan that meets a fault of one drawn kind, once to three times, soon.
 pub fn draw(rng: &mut SimRng) -> FaultPlan {
     let rates = match rng.below(16) {
-        0 | 1 => FaultRates { write_eio: SOON, ..FaultRates::default() },
-        2 => FaultRates { enospc: SOON, ..FaultRates::default() },
-        3 | 4 => FaultRates { short: SOON, ..FaultRates::default() },
-        5..8 => FaultRates { sync_eio: SOON, ..FaultRates::default() },
-        8 => FaultRates { late: SOON, ..FaultRates::default() },
-        9 => FaultRates { name_eio: SOON, ..FaultRates::default() },
-        10 => FaultRates { read_eio: SOON, ..FaultRates::default() },
-        11 => FaultRates { read_flip: SOON, ..FaultRates::default() },
-        12 => FaultRates { delay: SOON, ..FaultRates::default() },
-        13 => FaultRates { long_delay: SOON / 10, ..FaultRates::default() },
-        14 => FaultRates { hang: SOON / 10, ..FaultRates::default() },
+        0 | 1 => FaultRates {
+            write_eio: SOON,
+            ..FaultRates::default()
+        },
+        2 => FaultRates {
+            enospc: SOON,
+            ..FaultRates::default()
+        },
+        3 | 4 => FaultRates {
+            short: SOON,
+            ..FaultRates::default()
+        },
+        5..8 => FaultRates {
+            sync_eio: SOON,
+            ..FaultRates::default()
+        },
+        8 => FaultRates {
+            late: SOON,
+            ..FaultRates::default()
+        },
+        9 => FaultRates {
+            name_eio: SOON,
+            ..FaultRates::default()
+        },
+        10 => FaultRates {
+            read_eio: SOON,
+            ..FaultRates::default()
+        },
+        11 => FaultRates {
+            read_flip: SOON,
+            ..FaultRates::default()
+        },
+        12 => FaultRates {
+            delay: SOON,
+            ..FaultRates::default()
+        },
+        13 => FaultRates {
+            long_delay: SOON / 10,
+            ..FaultRates::default()
+        },
+        14 => FaultRates {
+            hang: SOON / 10,
+            ..FaultRates::default()
+        },
         _ => FaultRates::mixed(300),
     };
     let count = if rng.coin() { 1 } else { rng.between(1, 3) };

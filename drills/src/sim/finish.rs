@@ -30,7 +30,11 @@ impl Run {
         self.end_troubles();
         self.ack_all()?;
         // What was acked last may not have been claimed: it must be there after one more death.
-        if self.rng.coin() { self.cut() } else { self.kill() }
+        if self.rng.coin() {
+            self.cut()
+        } else {
+            self.kill()
+        }
         self.boot()?;
         self.drain()?;
         self.check_counts();
@@ -50,12 +54,23 @@ impl Run {
             }
             self.world.run_for(Duration::from_millis(500));
             self.release_hangs();
-            let is_done = self.book.requests.borrow().values().all(|sent| sent.is_acked());
+            let is_done = self
+                .book
+                .requests
+                .borrow()
+                .values()
+                .all(|sent| sent.is_acked());
             if is_done {
                 return Ok(());
             }
         }
-        let left = self.book.requests.borrow().values().filter(|sent| !sent.is_acked()).count();
+        let left = self
+            .book
+            .requests
+            .borrow()
+            .values()
+            .filter(|sent| !sent.is_acked())
+            .count();
         Err(self.stuck(&format!("the retry of {left} requests")))
     }
 
@@ -91,7 +106,11 @@ impl Run {
             let state = shard.store.state();
             let (counts, walked) = (state.counts(), walk(&state));
             self.tally.dead += walked.dead;
-            let counted = (counts.hooks, counts.rows_pending + counts.rows_scheduled, counts.rows_dead);
+            let counted = (
+                counts.hooks,
+                counts.rows_pending + counts.rows_scheduled,
+                counts.rows_dead,
+            );
             if counted != (walked.hooks, walked.due, walked.dead) {
                 let text = format!("shard {}: counts {counts:?}, walked {walked:?}", shard.id);
                 self.book.broken(Kind::NotIdempotent, text);
@@ -117,14 +136,21 @@ impl Run {
             self.boot()?;
         }
         if before != Some(self.contents()) {
-            self.book.broken(Kind::NotIdempotent, "the last open changed the store".into());
+            self.book.broken(
+                Kind::NotIdempotent,
+                "the last open changed the store".into(),
+            );
         }
         Ok(())
     }
 
     /// What the shards hold, by shard.
     fn contents(&self) -> BTreeMap<u16, Contents> {
-        let shards = self.node.as_ref().map(|node| node.shards()).unwrap_or_default();
+        let shards = self
+            .node
+            .as_ref()
+            .map(|node| node.shards())
+            .unwrap_or_default();
         shards
             .iter()
             .map(|shard| (shard.id.0, contents(&shard.store.state())))
@@ -165,7 +191,9 @@ struct Contents {
 fn contents(state: &State) -> Contents {
     let mut hooks = BTreeMap::new();
     for slot in state.hooks() {
-        let Some(hook) = state.hook(slot) else { continue };
+        let Some(hook) = state.hook(slot) else {
+            continue;
+        };
         let rows = state.rows(slot).map(|id| {
             let row = state.row(id);
             (row.sink.0, row.attempts, format!("{:?}", row.state))

@@ -25,12 +25,17 @@ fn missing(book: &Book) {
     let attempts = book.attempts.borrow();
     let mut told = BTreeSet::new();
     for (number, sent) in book.requests.borrow().iter() {
-        let sinks = if sent.source == "keyed" { &SINKS[..] } else { &SINKS[..1] };
+        let sinks = if sent.source == "keyed" {
+            &SINKS[..]
+        } else {
+            &SINKS[..1]
+        };
         for id in sent.answers.iter().filter_map(|answer| answer.id) {
             for sink in sinks {
                 let at = (id, *sink);
                 let is_given_up = refused.contains(&at)
-                    || *sink == SINKS[1] && attempts.get(&at).is_some_and(|n| *n >= SECOND_ATTEMPTS_MAX);
+                    || *sink == SINKS[1]
+                        && attempts.get(&at).is_some_and(|n| *n >= SECOND_ATTEMPTS_MAX);
                 if !delivered.contains(&at) && !is_given_up && told.insert(at) {
                     let text = format!("{} of request {number} never reached {sink}", Hex(&id));
                     book.broken(Kind::Missing, text);
@@ -51,7 +56,9 @@ fn duplicates(book: &Book) {
         }
     }
     for delivery in book.deliveries.borrow().iter() {
-        let key = requests.get(&delivery.number).and_then(|sent| sent.key.as_deref());
+        let key = requests
+            .get(&delivery.number)
+            .and_then(|sent| sent.key.as_deref());
         if let Some(key) = key {
             by_key.entry(key).or_default().insert(delivery.id);
         }
@@ -71,7 +78,11 @@ fn places(book: &Book) {
         let id = *by_place.entry(place).or_insert(delivery.id);
         let known = *by_id.entry(delivery.id).or_insert(place);
         if id != delivery.id || known != place {
-            let text = format!("{} at {place:?}, {} at {known:?}", Hex(&id), Hex(&delivery.id));
+            let text = format!(
+                "{} at {place:?}, {} at {known:?}",
+                Hex(&id),
+                Hex(&delivery.id)
+            );
             book.broken(Kind::SeqReused, text);
         }
     }

@@ -130,7 +130,13 @@ pub struct Node {
 
 impl Node {
     /// Starts the boot of a node with so many cores over the shards' disks.
-    pub fn start(world: &SimWorld, shape: Shape, disks: &[SimDisk], sinks: &Rc<Sinks>, cores: usize) -> Node {
+    pub fn start(
+        world: &SimWorld,
+        shape: Shape,
+        disks: &[SimDisk],
+        sinks: &Rc<Sinks>,
+        cores: usize,
+    ) -> Node {
         let is_alive = Rc::new(Cell::new(true));
         let wires = Wires::new(world, cores, Rc::clone(&is_alive));
         let registry = Registry::new(MetricsConfig {
@@ -165,9 +171,17 @@ impl Node {
                 .step_by(cores.len())
                 .map(|shard| (shard, disks[shard].clone()))
                 .collect();
-            let boot = boot(Rc::clone(core), index, shape, own, Rc::clone(sinks), Arc::clone(&registry));
+            let boot = boot(
+                Rc::clone(core),
+                index,
+                shape,
+                own,
+                Rc::clone(sinks),
+                Arc::clone(&registry),
+            );
             core.host.spawn(TaskClass::Ingest, Box::pin(boot));
-            core.host.spawn(TaskClass::Ingest, Box::pin(sweep(Rc::clone(core))));
+            core.host
+                .spawn(TaskClass::Ingest, Box::pin(sweep(Rc::clone(core))));
         }
         Node {
             cores,
@@ -195,14 +209,21 @@ impl Node {
 
     /// Every shard that is open.
     pub fn shards(&self) -> Vec<Rc<Shard<SimDisk>>> {
-        let all = self.cores.iter().flat_map(|core| core.shards.borrow().clone());
+        let all = self
+            .cores
+            .iter()
+            .flat_map(|core| core.shards.borrow().clone());
         all.collect()
     }
 
     /// Begins a clean stop.
     pub fn stop(&self) {
         for core in &self.cores {
-            let (core, stopped, unclean) = (Rc::clone(core), Rc::clone(&self.stopped), Rc::clone(&self.unclean));
+            let (core, stopped, unclean) = (
+                Rc::clone(core),
+                Rc::clone(&self.stopped),
+                Rc::clone(&self.unclean),
+            );
             let host = Rc::clone(&core.host);
             let end = async move {
                 if let Some(ingest) = core.ingest.borrow().as_ref() {
@@ -290,14 +311,21 @@ async fn boot(
             }
         }
     }
+    let shards = core.shards.borrow().clone();
+    for shard in &shards {
+        let rest = || host.yield_now();
+        shard
+            .restore_claims(&core.desk, host.wall_ms() / 1000, rest)
+            .await;
+    }
     core.desk.rows_done();
     while !core.desk.has_all_rows() {
         host.sleep(Duration::from_millis(1)).await;
     }
-    let shards = core.shards.borrow().clone();
     let Some(home) = shards.first() else { return };
     let sources = SourceTable::build(config, |tenant, source, name| {
-        home.sink_no(tenant, source, name).map_err(|e| e.to_string())
+        home.sink_no(tenant, source, name)
+            .map_err(|e| e.to_string())
     });
     let sources = match sources {
         Ok(sources) => sources,

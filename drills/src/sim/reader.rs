@@ -21,7 +21,8 @@ const FIXED_BYTES: usize = 96;
 
 /// Reads an envelope of version 1; `None` when it is not one, to the last byte.
 pub fn read(bytes: &[u8]) -> Option<Read<'_>> {
-    let short = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize);
+    let short =
+        |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize);
     if bytes.get(..2)? != [1, 0] {
         return None;
     }

@@ -189,7 +189,8 @@ pub(super) fn run_watched(
             let _ = run.stop();
         }
     });
-    let store = move |shard| shape.map_or_else(StoreConfig::default, |shape: Shape| shape.store(shard));
+    let store =
+        move |shard| shape.map_or_else(StoreConfig::default, |shape: Shape| shape.store(shard));
     (report, store)
 }
 
@@ -222,7 +223,11 @@ impl Run {
         let shape = Shape {
             segment_bytes: [64 << 10, 128 << 10, 256 << 10][rng.below(3) as usize],
             groups_inflight: rng.between(1, 4) as usize,
-            sync: if rng.below(4) == 0 { SyncMode::Dsync } else { SyncMode::Fdatasync },
+            sync: if rng.below(4) == 0 {
+                SyncMode::Dsync
+            } else {
+                SyncMode::Fdatasync
+            },
             cache_bytes_max: [0, 8 << 10, 1 << 20][rng.below(3) as usize],
             checkpoint_segments: rng.between(2, 6) as u32,
         };
@@ -252,7 +257,8 @@ impl Run {
     }
 
     fn history(&mut self) {
-        self.trace.note(format_args!("seed {} {:?}", self.plan.seed, self.shape));
+        self.trace
+            .note(format_args!("seed {} {:?}", self.plan.seed, self.shape));
         let Ok(()) = self.operations().and_then(|()| self.finish()) else {
             return;
         };
@@ -327,7 +333,8 @@ impl Run {
             930..945 => {
                 let shard = self.rng.below(SHARDS as u64) as usize;
                 let is_full = self.rng.coin();
-                self.trace.note(format_args!("disk {shard} full: {is_full}"));
+                self.trace
+                    .note(format_args!("disk {shard} full: {is_full}"));
                 self.disks[shard].set_capacity(if is_full { 0 } else { 1 << 40 });
             }
             945..958 => {
@@ -349,7 +356,8 @@ impl Run {
     fn hurt(&mut self) {
         let shard = self.rng.below(SHARDS as u64) as usize;
         let plan = faults::draw(&mut self.rng);
-        self.trace.note(format_args!("fault on disk {shard}: {plan:?}"));
+        self.trace
+            .note(format_args!("fault on disk {shard}: {plan:?}"));
         self.disks[shard].set_faults(plan);
     }
 
@@ -402,14 +410,22 @@ impl Run {
     pub(super) fn boot(&mut self) -> Result<(), Over> {
         for attempt in 0.. {
             let drawn = self.rng.between(1, SHARDS as u64) as usize;
-            let cores = if self.keeps_faults || self.plan.faults == 0 { SHARDS } else { drawn };
+            let cores = if self.keeps_faults || self.plan.faults == 0 {
+                SHARDS
+            } else {
+                drawn
+            };
             let has_faults = self.has_boot_faults && attempt < 5;
             for disk in &self.disks {
                 if self.keeps_faults {
                     continue;
                 }
                 let hurts = has_faults && self.rng.below(4) == 0;
-                disk.set_faults(if hurts { faults::draw_for_boot(&mut self.rng) } else { FaultPlan::none() });
+                disk.set_faults(if hurts {
+                    faults::draw_for_boot(&mut self.rng)
+                } else {
+                    FaultPlan::none()
+                });
                 if attempt >= 3 {
                     disk.set_capacity(1 << 40);
                 }
@@ -417,7 +433,8 @@ impl Run {
             self.trace.note(format_args!("boot with {cores} cores"));
             self.plug();
             let node = Node::start(&self.world, self.shape, &self.disks, &self.sinks, cores);
-            let dies_after = (has_faults && self.rng.below(6) == 0).then(|| self.rng.between(1, 400));
+            let dies_after =
+                (has_faults && self.rng.below(6) == 0).then(|| self.rng.between(1, 400));
             let mut steps = 0;
             let mut failed = None;
             let ended = self.run_while(|| {
@@ -445,15 +462,21 @@ impl Run {
             match failed {
                 None => self.tally.boots_killed += 1,
                 Some((shard, error)) => {
-                    self.trace.note(format_args!("shard {shard} does not open: {error}"));
+                    self.trace
+                        .note(format_args!("shard {shard} does not open: {error}"));
                     if attempt > 8 || !matches!(error, OpenError::Io { .. }) {
-                        self.book.broken(Kind::Refused, format!("shard {shard}: {error}"));
+                        self.book
+                            .broken(Kind::Refused, format!("shard {shard}: {error}"));
                         return Err(Over);
                     }
                     self.tally.boots_failed += 1;
                 }
             }
-            if self.rng.coin() { self.cut() } else { self.kill() }
+            if self.rng.coin() {
+                self.cut()
+            } else {
+                self.kill()
+            }
         }
         Err(Over)
     }
@@ -488,11 +511,18 @@ impl Run {
             return Err(self.stuck("a clean stop"));
         }
         if node.is_stopped() == Some(true) {
-            self.book.clean_lives.borrow_mut().insert(self.book.life.get());
+            self.book
+                .clean_lives
+                .borrow_mut()
+                .insert(self.book.life.get());
         }
         self.tally.stops += 1;
         self.node = Some(node);
-        if self.rng.coin() { self.cut() } else { self.kill() }
+        if self.rng.coin() {
+            self.cut()
+        } else {
+            self.kill()
+        }
         Ok(())
     }
 
@@ -573,7 +603,8 @@ impl Run {
     }
 
     pub(super) fn stuck(&self, what: &str) -> Over {
-        self.book.broken(Kind::Stuck, format!("{what} does not end"));
+        self.book
+            .broken(Kind::Stuck, format!("{what} does not end"));
         Over
     }
 
@@ -600,8 +631,14 @@ impl Run {
         let met = self.counters_now();
         for (count, what) in [
             (met.overlapping_writes, "writes over a write in flight"),
-            (met.syncs_after_failure, "syncs of a descriptor whose sync had failed"),
-            (met.writes_after_failure, "writes to a descriptor whose sync had failed"),
+            (
+                met.syncs_after_failure,
+                "syncs of a descriptor whose sync had failed",
+            ),
+            (
+                met.writes_after_failure,
+                "writes to a descriptor whose sync had failed",
+            ),
         ] {
             if count > 0 {
                 self.book.broken(Kind::Contract, format!("{count} {what}"));

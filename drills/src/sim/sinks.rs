@@ -64,7 +64,8 @@ impl Sinks {
 
     /// Changes how a sink behaves.
     pub fn set_mood(&self, sink: usize, mood: Mood) {
-        self.trace.note(format_args!("sink {} is {mood:?}", SINKS[sink]));
+        self.trace
+            .note(format_args!("sink {} is {mood:?}", SINKS[sink]));
         self.moods[sink].set(mood);
     }
 
@@ -86,7 +87,12 @@ impl Sinks {
             return Outcome::Delivered;
         };
         let life = self.book.life.get();
-        *self.book.attempts.borrow_mut().entry((id, name)).or_default() += 1;
+        *self
+            .book
+            .attempts
+            .borrow_mut()
+            .entry((id, name))
+            .or_default() += 1;
         let probe = self.probe.borrow().clone();
         if let Some(probe) = probe
             && self.rng.borrow_mut().below(8) == 0
@@ -108,13 +114,21 @@ impl Sinks {
         if mood == Mood::Silent {
             // It may have the hook all the same.
             if draw < 30 {
-                self.has(Delivered { life, shard, seq, id, number, sink: name });
+                self.has(Delivered {
+                    life,
+                    shard,
+                    seq,
+                    id,
+                    number,
+                    sink: name,
+                });
             }
             return std::future::pending().await;
         }
         self.world.sleep_us(delay_us).await;
         if self.refuses.get() && id[15] % 32 == 7 && sink == 1 {
-            self.trace.note(format_args!("{name} refuses {number} for good"));
+            self.trace
+                .note(format_args!("{name} refuses {number} for good"));
             self.book.refused.borrow_mut().insert((id, name));
             return Outcome::Permanent;
         }
@@ -123,7 +137,14 @@ impl Sinks {
         }
         let takes = mood != Mood::Failing || draw < 30;
         if takes {
-            self.has(Delivered { life, shard, seq, id, number, sink: name });
+            self.has(Delivered {
+                life,
+                shard,
+                seq,
+                id,
+                number,
+                sink: name,
+            });
         }
         if mood == Mood::Failing || draw < 7 {
             return Outcome::Retry {
@@ -136,8 +157,11 @@ impl Sinks {
     }
 
     fn has(&self, delivered: Delivered) {
-        let Delivered { number, sink, seq, .. } = delivered;
-        self.trace.note(format_args!("{sink} has {number} (seq {seq})"));
+        let Delivered {
+            number, sink, seq, ..
+        } = delivered;
+        self.trace
+            .note(format_args!("{sink} has {number} (seq {seq})"));
         self.book.deliveries.borrow_mut().push(delivered);
     }
 }
@@ -158,7 +182,9 @@ struct Table([Rc<ShardSink>; 2]);
 
 impl SinkTable for Table {
     fn plan(&self, name: &SinkName) -> Option<Plan> {
-        let at = SINKS.iter().position(|sink| sink.as_bytes() == &*name.name)?;
+        let at = SINKS
+            .iter()
+            .position(|sink| sink.as_bytes() == &*name.name)?;
         Some(Plan {
             target: Rc::clone(&self.0[at]) as Rc<dyn Target>,
             concurrency: 8,

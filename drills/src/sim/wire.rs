@@ -37,7 +37,12 @@ impl Wires {
     }
 
     /// Sends a message on its way.
-    pub fn send(self: &Rc<Self>, host: &Rc<SimHost>, (from, to): (usize, usize), message: ClaimMessage) {
+    pub fn send(
+        self: &Rc<Self>,
+        host: &Rc<SimHost>,
+        (from, to): (usize, usize),
+        message: ClaimMessage,
+    ) {
         let delay_us = {
             let mut rng = self.rng.borrow_mut();
             if rng.below(20) == 0 {

@@ -17,10 +17,10 @@ use ankusa_net::http1::{Gauges, Limits, Server};
 use ankusa_net::web::WebServer;
 use ankusa_wal::disk::glommio::GlommioDisk;
 use ankusa_wal::home::{StoreFacts, shard_dir};
-use ankusa_wal::{DedupeRow, Host, ShardId, TaskClass};
+use ankusa_wal::{Host, ShardId, TaskClass};
 
 use crate::admin::Admin;
-use crate::claims::{Desk, KeyHash};
+use crate::claims::Desk;
 use crate::config::Config;
 use crate::ingest::{Ingest, IngestLimits, IngestParts, SourceTable};
 use crate::mesh::{Mesh, Port};
@@ -39,9 +39,6 @@ pub(super) const SWEEP: Duration = Duration::from_millis(100);
 
 /// How long answers of the admin port may take to go out at a stop.
 const ADMIN_GRACE: Duration = Duration::from_secs(1);
-
-/// Dedupe rows taken up before others get the core.
-const ROWS_SLICE: usize = 1024;
 
 /// What a core is started with.
 pub struct Start {
@@ -241,31 +238,14 @@ async fn restore_claims(core: &Rc<Core>) {
     let now_s = core.host.wall_ms() / 1000;
     let shards = core.shards.borrow().clone();
     for shard in shards {
-        let Some((mut rows, newest)) = shard.store.take_boot_dedupe() else {
-            continue;
-        };
-        while let Some(block) = rows.next_block(now_s).await {
-            match block {
-                Ok(block) => restore_rows(core, &block, now_s).await,
-                Err(damage) => {
-                    tracing::error!(shard = %shard.id, %damage, "dedupe rows are lost");
-                }
-            }
-        }
-        for block in newest.chunks(ROWS_SLICE) {
-            restore_rows(core, block, now_s).await;
-        }
+        let rest = || rest(core);
+        shard.restore_claims(&core.desk, now_s, rest).await;
     }
     core.desk.rows_done();
 }
 
-async fn restore_rows(core: &Rc<Core>, rows: &[DedupeRow], now_s: u64) {
-    for row in rows {
-        let expiry_s = u32::try_from(row.expires_at_s).unwrap_or(u32::MAX);
-        core.desk
-            .restore(KeyHash(row.hash), row.id, expiry_s, now_s as u32);
-    }
-    // The rows of other cores wait in the mesh; do not run ahead of it.
+/// The rows of other cores wait in the mesh; do not run ahead of it.
+async fn rest(core: &Rc<Core>) {
     while core.port.held_back() > 0 {
         core.port.flush();
         core.host.sleep(Duration::from_millis(1)).await;

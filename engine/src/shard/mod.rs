@@ -11,15 +11,20 @@ use std::rc::Rc;
 use ankusa_wal::home::StoreFacts;
 use ankusa_wal::state::NamesFull;
 use ankusa_wal::{
-    Disk, Host, OpenError, OpenReport, Outcome, Seq, ShardId, SinkNo, Store, StoreConfig, SyncMode,
+    DedupeRow, Disk, Host, OpenError, OpenReport, Outcome, Seq, ShardId, SinkNo, Store,
+    StoreConfig, SyncMode,
 };
 
+use crate::claims::{Desk, KeyHash};
 use crate::commit::QueueLimits;
 use crate::commit::driver::{Commit, GroupLimits, Listener};
 use crate::config::{Config, WalSync};
 use crate::dispatch::{BreakerPolicy, Dispatch, Limits, SinkTable, StoreBacklog};
 use crate::metrics::Metric;
 use crate::node::observe::CoreObserver;
+
+/// Dedupe rows taken up before others get the core.
+const ROWS_SLICE: usize = 1024;
 
 /// A shard that is open.
 pub struct Shard<D: Disk> {
@@ -161,6 +166,39 @@ impl<D: Disk> Shard<D> {
             segment_bytes,
             listener,
         })
+    }
+
+    /// Hands the dedupe rows that the open found to the cores that own their keys, oldest first,
+    /// with a `rest` after each slice. Once after an open, before the desk says that its rows are
+    /// done.
+    pub async fn restore_claims<F: Future<Output = ()>>(
+        &self,
+        desk: &Desk,
+        now_s: u64,
+        rest: impl Fn() -> F,
+    ) {
+        let Some((mut rows, newest)) = self.store.take_boot_dedupe() else {
+            return;
+        };
+        let restore = |rows: &[DedupeRow]| {
+            for row in rows {
+                let expiry_s = u32::try_from(row.expires_at_s).unwrap_or(u32::MAX);
+                desk.restore(KeyHash(row.hash), row.id, expiry_s, now_s as u32);
+            }
+        };
+        while let Some(block) = rows.next_block(now_s).await {
+            match block {
+                Ok(block) => restore(&block),
+                Err(damage) => {
+                    tracing::error!(shard = %self.id, %damage, "dedupe rows are lost");
+                }
+            }
+            rest().await;
+        }
+        for slice in newest.chunks(ROWS_SLICE) {
+            restore(slice);
+            rest().await;
+        }
     }
 
     /// The number of a sink in this shard; a new one is written down with the next group, before

@@ -130,7 +130,7 @@ impl<D: Disk> Inner<D> {
                 return false;
             }
             let planned = bytes.min(GROUP_BYTES).max(left[0].envelope.len()) + 256;
-            let Some(mut group) = self.begin(planned, Purpose::Relocation) else {
+            let Some(mut group) = self.begin(planned, planned, Purpose::Relocation) else {
                 self.host.sleep(BEGIN_PAUSE).await;
                 continue;
             };

@@ -140,9 +140,8 @@ impl<D: Disk> Inner<D> {
             };
             let bytes = codec::record_len(record);
             let is_large = bytes > share.saturating_sub(FRAME_HEADER_BYTES);
-            let is_first = queued.is_empty()
-                && bytes <= room - FRAME_HEADER_BYTES
-                && (first == 0 || is_large);
+            let is_first =
+                queued.is_empty() && bytes <= room - FRAME_HEADER_BYTES && (first == 0 || is_large);
             if queued_bytes + bytes > queue_limit.saturating_sub(FRAME_HEADER_BYTES) && !is_first {
                 break;
             }

@@ -7,28 +7,38 @@
 //!
 //! Runs on core 0 in its dispatch class; what another core owns is asked of it ([`crate::node::ask`]).
 
+mod audit;
+mod dlq;
 mod guard;
-#[allow(dead_code)]
+mod hooks;
 mod input;
+mod replays;
 mod reply;
 mod routes;
+mod sources;
+#[cfg(test)]
+mod tests;
 mod views;
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
 use ankusa_net::Listener;
 use ankusa_net::types::{Request, Response, StatusCode};
-use ankusa_net::web::{WebLimits, WebServer, WebService};
-use ankusa_wal::TaskClass;
+use ankusa_net::web::{Peer, WebLimits, WebServer, WebService};
+use ankusa_wal::{Host, TaskClass};
 use bytes::Bytes;
 use http_body_util::Full;
 
 use crate::node::core::Core;
+use audit::{Trail, Who};
 use input::Query;
 use reply::{Refused, Reply};
-use routes::Action;
+use routes::{Action, Route};
 
+/// The description of the port.
+const OPENAPI: &str = include_str!("openapi.json");
 /// Most bytes of a body: orders are small.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 /// Connections at once.
@@ -37,6 +47,17 @@ const CONNECTIONS_MAX: usize = 64;
 /// The admin port of a node.
 pub struct Admin {
     core: Rc<Core>,
+    trail: Trail,
+    is_changing: Cell<bool>,
+}
+
+/// Held while an order is carried out: one at a time.
+struct Turn<'a>(&'a Cell<bool>);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
 }
 
 impl Admin {
@@ -53,6 +74,8 @@ impl Admin {
         let bound = listener.local_addr();
         let admin = Rc::new(Admin {
             core: Rc::clone(core),
+            trail: Trail::default(),
+            is_changing: Cell::new(false),
         });
         let core = Rc::clone(core);
         // The server's tasks run in the class of the task that starts it.
@@ -75,18 +98,60 @@ impl Admin {
         let core = &self.core;
         let token = core.config.borrow().admin.token.clone();
         guard::check(request.headers(), token.as_ref())?;
-        let (route, _names) = routes::find(request.method().as_str(), request.uri().path())?;
-        let _query = Query::parse(request.uri().query().unwrap_or_default(), route.query)?;
-        if route.method == "GET" && !request.body().is_empty() {
+        let (route, names) = routes::find(request.method().as_str(), request.uri().path())?;
+        let query = Query::parse(request.uri().query().unwrap_or_default(), route.query)?;
+        if !route.body.is_empty() {
+            return self.order(request, route, &names, token.is_some()).await;
+        }
+        if !request.body().is_empty() {
             return Err(Refused::bad("unexpected_body"));
         }
+        let name = |at: usize| names.get(at).copied().unwrap_or_default();
         Ok(match route.action {
             Action::Health => views::health(core),
             Action::Ready => views::ready(core).await,
             Action::Metrics => views::metrics(core).await,
             Action::Config => views::config(core),
-            Action::Wal => views::wal(core).await?,
+            Action::Wal => views::wal(core).await,
+            Action::DeadLetters => dlq::list(core, &query).await?,
+            Action::Hook => hooks::show(core, name(0), &query).await?,
+            Action::ReplayList => replays::list(core, &query).await?,
+            Action::ReplayShow => replays::show(core, name(0)).await?,
+            Action::SourceList => sources::list(core, name(0)),
+            Action::SourceShow => sources::show(core, name(0), name(1)).await?,
+            Action::SinkShow => sources::show_sink(core, &names).await?,
+            Action::Audit => audit::list(core, &query).await?,
+            Action::OpenApi => reply::text(StatusCode::OK, "application/json", OPENAPI.into()),
+            Action::ReplayStart | Action::ReplayChange | Action::SinkChange => {
+                return Err(Refused::not_found());
+            }
         })
+    }
+
+    /// Carries an order out: one at a time, so that numbers and slots are given once.
+    async fn order(
+        &self,
+        request: &Request<Bytes>,
+        route: &Route,
+        names: &[&str],
+        has_token: bool,
+    ) -> Result<Reply, Refused> {
+        let (core, headers) = (&self.core, request.headers());
+        let content_type = headers.get("content-type").map(|v| v.as_bytes());
+        let body = input::object(content_type, request.body(), route.body)?;
+        let peer = request.extensions().get::<Peer>().map(|peer| peer.0.ip());
+        let who = Who::of(peer, headers, has_token, core.host.random());
+        if self.is_changing.replace(true) {
+            return Err(Refused::unavailable("busy"));
+        }
+        let _turn = Turn(&self.is_changing);
+        let name = names.first().copied().unwrap_or_default();
+        match route.action {
+            Action::ReplayStart => replays::start(core, &self.trail, &who, &body).await,
+            Action::ReplayChange => replays::change(core, &self.trail, &who, name, &body).await,
+            Action::SinkChange => sources::change_sink(core, &self.trail, &who, names, &body).await,
+            _ => Err(Refused::not_found()),
+        }
     }
 }
 

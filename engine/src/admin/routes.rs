@@ -15,6 +15,18 @@ pub enum Action {
     Metrics,
     Config,
     Wal,
+    DeadLetters,
+    Hook,
+    ReplayList,
+    ReplayStart,
+    ReplayShow,
+    ReplayChange,
+    SourceList,
+    SourceShow,
+    SinkShow,
+    SinkChange,
+    Audit,
+    OpenApi,
 }
 
 /// One route.
@@ -26,8 +38,25 @@ pub struct Route {
     pub path: &'static str,
     /// The query keys it knows.
     pub query: &'static [&'static str],
+    /// The members of the body it knows; empty: it takes none.
+    pub body: &'static [&'static str],
     /// What it does.
     pub action: Action,
+}
+
+const fn order(
+    method: &'static str,
+    path: &'static str,
+    body: &'static [&'static str],
+    action: Action,
+) -> Route {
+    Route {
+        method,
+        path,
+        query: &[],
+        body,
+        action,
+    }
 }
 
 const fn route(
@@ -40,9 +69,15 @@ const fn route(
         method,
         path,
         query,
+        body: &[],
         action,
     }
 }
+
+const PAGE: &[&str] = &["limit", "cursor"];
+const DLQ: &[&str] = &["limit", "cursor", "tenant", "source", "sink"];
+const REPLAY: &[&str] = &["kind", "tenant", "source", "sink", "per_second"];
+const SINK: &str = "/v1/tenants/{tenant}/sources/{source}/sinks/{sink}";
 
 /// Every route.
 pub const ROUTES: &[Route] = &[
@@ -51,6 +86,33 @@ pub const ROUTES: &[Route] = &[
     route("GET", "/metrics", &[], Action::Metrics),
     route("GET", "/v1/config", &[], Action::Config),
     route("GET", "/v1/wal", &[], Action::Wal),
+    route("GET", "/v1/dlq", DLQ, Action::DeadLetters),
+    route("GET", "/v1/hooks/{id}", &["body"], Action::Hook),
+    route("GET", "/v1/replays", PAGE, Action::ReplayList),
+    order("POST", "/v1/replays", REPLAY, Action::ReplayStart),
+    route("GET", "/v1/replays/{id}", &[], Action::ReplayShow),
+    order(
+        "PATCH",
+        "/v1/replays/{id}",
+        &["state"],
+        Action::ReplayChange,
+    ),
+    route(
+        "GET",
+        "/v1/tenants/{tenant}/sources",
+        &[],
+        Action::SourceList,
+    ),
+    route(
+        "GET",
+        "/v1/tenants/{tenant}/sources/{source}",
+        &[],
+        Action::SourceShow,
+    ),
+    route("GET", SINK, &[], Action::SinkShow),
+    order("PATCH", SINK, &["paused"], Action::SinkChange),
+    route("GET", "/v1/audit", PAGE, Action::Audit),
+    route("GET", "/openapi.json", &[], Action::OpenApi),
 ];
 
 /// Finds the route of a request, and the names in its path. `HEAD` is a `GET`.

@@ -9,7 +9,7 @@ use ankusa_net::types::{HeaderValue, StatusCode};
 use ankusa_wal::{Disk, Host};
 use serde_json::{Value, json};
 
-use super::reply::{self, Refused, Reply};
+use super::reply::{self, Reply};
 use crate::metrics::{CONTENT_TYPE, Renderer};
 use crate::node::ask::{self, NoAnswer};
 use crate::node::core::Core;
@@ -80,7 +80,7 @@ pub fn config(core: &Rc<Core>) -> Reply {
 }
 
 /// `GET /v1/wal`.
-pub async fn wal(core: &Rc<Core>) -> Result<Reply, Refused> {
+pub async fn wal(core: &Rc<Core>) -> Reply {
     let answers = ask::every_core(core, ask::PATIENCE, |core| {
         Box::pin(async move {
             let shards = core.shards.borrow();
@@ -104,7 +104,7 @@ pub async fn wal(core: &Rc<Core>) -> Result<Reply, Refused> {
     shards.sort_by_key(|shard| shard["shard"].as_u64());
     let sum = |key: &str| -> u64 { shards.iter().filter_map(|s| s[key].as_u64()).sum() };
     let next_seq = shards.iter().filter_map(|s| s["next_seq"].as_u64()).max();
-    Ok(reply::ok(&json!({
+    reply::ok(&json!({
         "instance": core.config.borrow().node.name,
         "wal": {
             "next_seq": next_seq,
@@ -114,7 +114,7 @@ pub async fn wal(core: &Rc<Core>) -> Result<Reply, Refused> {
         },
         "shards": shards,
         "unanswered": silent,
-    })))
+    }))
 }
 
 fn shard_view<D: Disk>(core: usize, shard: &Shard<D>) -> Value {

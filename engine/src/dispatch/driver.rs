@@ -152,6 +152,19 @@ impl<B: Backlog + 'static> Dispatch<B> {
         self.inner.scheduler.borrow().breaker(sink)
     }
 
+    /// What a sink is today.
+    pub fn sink_state(&self, sink: SinkNo) -> LaneState {
+        if self.inner.scheduler.borrow().sink(sink) == LaneState::Unknown {
+            self.inner.learn(sink);
+        }
+        self.inner.scheduler.borrow().sink(sink)
+    }
+
+    /// Rows of a sink that could start, and rows under way.
+    pub fn sink_load(&self, sink: SinkNo) -> (u32, u32) {
+        self.inner.scheduler.borrow().sink_load(sink)
+    }
+
     /// Gauges of this shard, as of now. Walks the sinks: about once a second, not more.
     pub fn gauges(&self) -> Gauges {
         let scheduler = self.inner.scheduler.borrow();

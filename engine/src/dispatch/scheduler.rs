@@ -163,6 +163,13 @@ impl Scheduler {
             .map_or(LaneState::Unknown, |lane| lane.state)
     }
 
+    /// Rows of the sink that could start, and rows of it in flight.
+    pub fn sink_load(&self, sink: SinkNo) -> (u32, u32) {
+        self.lanes
+            .get(sink)
+            .map_or((0, 0), |lane| (lane.ready.count(), lane.inflight.rows))
+    }
+
     /// Where the sink's breaker stands.
     pub fn breaker(&self, sink: SinkNo) -> BreakerState {
         self.lanes

@@ -161,6 +161,8 @@ async fn boot(start: Start) -> Result<(Rc<Core>, Server, Rc<StopFlag>), String> 
         .ok_or("the ingest queue is gone")??;
     for shard in core.shards.borrow().iter() {
         shard.dispatch.start();
+        let host = Rc::clone(&core.host) as Rc<dyn Host>;
+        crate::replay::start(&host, Rc::clone(shard), u64::from(start.facts.shards));
     }
     let admin = match start.index {
         0 => Some(Admin::start(&core)?),

@@ -2,6 +2,7 @@
 //!
 //! Runs on a shard core.
 
+mod durable;
 #[cfg(test)]
 mod tests;
 

@@ -15,6 +15,7 @@ pub mod logging;
 pub mod mesh;
 pub mod metrics;
 pub mod node;
+pub mod reload;
 pub mod replay;
 pub mod runtime;
 pub mod shard;

@@ -22,6 +22,8 @@ use crate::verify::{Lookup, Reason, Verified, slack_challenge};
 /// Bodies up to this are verified and scanned without a yield.
 const SHORT_BODY_BYTES: usize = 64 * 1024;
 
+const NOT_ALLOWED: &str = "method_not_allowed";
+
 /// What the pipeline is told once.
 #[derive(Clone, Copy, Debug)]
 pub struct IngestLimits {
@@ -61,7 +63,7 @@ pub struct Ingest<D: Disk> {
     commit: Commit<D>,
     minter: Minter,
     hash_key: [u8; 16],
-    limits: IngestLimits,
+    limits: Cell<IngestLimits>,
     observer: Rc<dyn Observer>,
     health_body: &'static str,
     ready: ReadyProbe,
@@ -115,7 +117,7 @@ impl<D: Disk> Ingest<D> {
             commit: parts.commit,
             minter: Minter::new(parts.core),
             hash_key: parts.hash_key,
-            limits: parts.limits,
+            limits: Cell::new(parts.limits),
             observer: parts.observer,
             health_body: parts.health_body,
             ready: parts.ready,
@@ -129,9 +131,19 @@ impl<D: Disk> Ingest<D> {
         *self.sources.borrow_mut() = sources;
     }
 
+    /// Other limits from now on (a reload).
+    pub fn set_limits(&self, limits: IngestLimits) {
+        self.limits.set(limits);
+    }
+
     /// From now on `GET /ready` says no, so that a balancer drains the node.
     pub fn close(&self) {
         self.closing.set(true);
+    }
+
+    fn refuse(&self, word: &'static str, response: Response) -> HeadDecision<Admitted> {
+        self.observer.refused(word);
+        HeadDecision::Refuse(response)
     }
 
     async fn hook(&self, request: Request, source: Rc<Source>) -> Response {
@@ -244,7 +256,7 @@ impl<D: Disk> Ingest<D> {
     }
 
     fn unavailable(&self, outcome: Outcome) -> (Option<Outcome>, Response) {
-        let response = answers::unavailable(outcome, self.limits.intake_retry_after_s);
+        let response = answers::unavailable(outcome, self.limits.get().intake_retry_after_s);
         (Some(outcome), response)
     }
 
@@ -303,21 +315,23 @@ impl<D: Disk> Handler for Ingest<D> {
     type Admitted = Admitted;
 
     fn on_head(&self, head: &Head<'_>) -> HeadDecision<Admitted> {
-        let limit = self.limits.body_bytes_max;
+        let limit = self.limits.get().body_bytes_max;
         let (admitted, bytes_max) = match self.sources.borrow().route(head.path()) {
-            Route::NotFound => return HeadDecision::Refuse(answers::not_found()),
+            Route::NotFound => return self.refuse("not_found", answers::not_found()),
             Route::Health | Route::Ready if !matches!(head.method(), b"GET" | b"HEAD") => {
-                return HeadDecision::Refuse(answers::method_not_allowed("GET, HEAD"));
+                return self.refuse(NOT_ALLOWED, answers::method_not_allowed("GET, HEAD"));
             }
             Route::Health => (Admitted::Health, 0),
             Route::Ready => (Admitted::Ready, 0),
             _ if head.method() != b"POST" => {
-                return HeadDecision::Refuse(answers::method_not_allowed("POST"));
+                return self.refuse(NOT_ALLOWED, answers::method_not_allowed("POST"));
             }
             _ if head.content_length().is_some_and(|n| n > limit) => {
-                return HeadDecision::Refuse(answers::payload_too_large(limit));
+                return self.refuse("payload_too_large", answers::payload_too_large(limit));
             }
-            Route::UnknownSource => return HeadDecision::Refuse(answers::unknown_source()),
+            Route::UnknownSource => {
+                return self.refuse("unknown_source", answers::unknown_source());
+            }
             Route::Source(source) => (Admitted::Hook(source), limit),
         };
         HeadDecision::Body {
@@ -345,6 +359,14 @@ impl<D: Disk> Handler for Ingest<D> {
     }
 
     fn refusal(&self, refusal: Refusal) -> Response {
+        match refusal {
+            Refusal::Malformed => self.observer.refused("malformed_request"),
+            Refusal::HeadTooLarge => self.observer.refused("headers_too_large"),
+            Refusal::BodyTooLarge { .. } => self.observer.refused("payload_too_large"),
+            Refusal::Timeout => self.observer.refused("request_timeout"),
+            Refusal::BodyCut => self.observer.refused("body_read_failed"),
+            Refusal::Overload => self.observer.refused("overload"),
+        }
         answers::refusal(refusal)
     }
 }

@@ -135,6 +135,7 @@ words! {
         HeadersTooLarge = "headers_too_large", InvalidHeader = "invalid_header",
         MalformedRequest = "malformed_request", BodyReadFailed = "body_read_failed",
         RequestTimeout = "request_timeout", TooManyConnections = "too_many_connections",
+        Overload = "overload",
     }
 }
 words! {
@@ -290,6 +291,10 @@ families! {
         "Age of the newest backup.";
     LogLinesDropped "ankusa_log_lines_dropped_total" Counter, [], false,
         "Log lines dropped because nobody took them.";
+    ProcessResidentMemory "process_resident_memory_bytes" GaugeMax(Whole), [], false,
+        "Resident memory of the process.";
+    ProcessOpenFds "process_open_fds" GaugeMax(Whole), [], false,
+        "Open file descriptors of the process.";
     CoreQueueDepth "ankusa_core_queue_depth" GaugePerCore(Whole), [], false,
         "Requests waiting on the core.";
     CoreStalls "ankusa_core_reactor_stalls_total" CounterPerCore, [], false,

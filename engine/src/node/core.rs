@@ -22,14 +22,16 @@ use ankusa_wal::{Host, ShardId, TaskClass};
 use crate::admin::Admin;
 use crate::claims::Desk;
 use crate::config::Config;
-use crate::ingest::{Ingest, IngestLimits, IngestParts, SourceTable};
+use crate::ingest::{Ingest, IngestParts, SourceTable};
 use crate::mesh::{Mesh, Port};
 use crate::metrics::Registry;
+use crate::reload::{self, Prepared};
 use crate::runtime::CoreHost;
 use crate::shard::{self, Shard, ShardParts};
 use crate::sinks::{CoreSinks, FileWriters, SinkContext};
 
 use super::ask::Asks;
+use super::beats::Beats;
 use super::message::{Event, Message};
 use super::observe::CoreObserver;
 use super::ready::{self, ReadyCache};
@@ -56,6 +58,15 @@ pub struct Start {
     pub registry: Arc<Registry>,
     /// The body of `GET /health`.
     pub health_body: &'static str,
+    /// What its sinks reach the world with.
+    pub outside: Outside,
+    /// Where it says that it comes round.
+    pub beats: Beats,
+}
+
+/// What the sinks of a core reach the world with.
+#[derive(Clone)]
+pub struct Outside {
     /// Threads that look names up.
     pub resolver: ResolverThreads,
     /// Trust for sinks over TLS.
@@ -84,6 +95,11 @@ pub struct Core {
     pub ingest: RefCell<Option<Rc<Ingest<GlommioDisk>>>>,
     /// The last answer to who asked whether it is ready.
     pub ready: ReadyCache,
+    events: Sender<Event>,
+    /// What its sinks reach the world with.
+    pub outside: Outside,
+    /// A configuration that it has made ready, and waits to put in place.
+    pub prepared: RefCell<Option<Prepared>>,
     /// Its questions to other cores.
     pub asks: Asks,
     /// The admin port, on the core that serves it.
@@ -131,6 +147,9 @@ async fn boot(start: Start) -> Result<(Rc<Core>, Server, Rc<StopFlag>), String> 
         observer,
         ingest: RefCell::new(None),
         ready: ReadyCache::default(),
+        events: start.events.clone(),
+        outside: start.outside.clone(),
+        prepared: RefCell::new(None),
         asks: Asks::default(),
         admin: RefCell::new(None),
         server: RefCell::new(None),
@@ -141,9 +160,12 @@ async fn boot(start: Start) -> Result<(Rc<Core>, Server, Rc<StopFlag>), String> 
         TaskClass::Ingest,
         receive(Rc::clone(&core), Rc::clone(&stop)),
     );
-    host.start(TaskClass::Ingest, sweep(Rc::clone(&core)));
+    host.start(
+        TaskClass::Ingest,
+        sweep(Rc::clone(&core), start.beats.clone()),
+    );
 
-    let sinks = Rc::new(sinks(&core, &start)?);
+    let sinks = Rc::new(core.sinks(&config)?);
     let lines = open_shards(&core, &start.facts, &sinks).await?;
     restore_claims(&core).await;
     let _ = start.events.send(Event::Opened {
@@ -216,24 +238,6 @@ async fn open_shards(
     Ok(lines)
 }
 
-/// The sinks of this core.
-fn sinks(core: &Rc<Core>, start: &Start) -> Result<CoreSinks, String> {
-    let context = SinkContext {
-        host: Rc::clone(&core.host) as Rc<dyn Host>,
-        client: Client::new(ClientConfig {
-            tls: start.tls.clone(),
-            ..ClientConfig::default()
-        }),
-        resolver: Resolver::new(start.resolver.clone()),
-        egress: Rc::new(start.config.egress.clone()),
-        files: start.files.clone(),
-    };
-    CoreSinks::build(&start.config, &context, core.port.cores(), |name| {
-        start.registry.sink(name)
-    })
-    .map_err(|e| e.to_string())
-}
-
 /// Streams the live dedupe rows of this core's shards to the cores that own their keys. A row that
 /// cannot be read costs a duplicate, never a hook: it is said, and the boot goes on.
 async fn restore_claims(core: &Rc<Core>) {
@@ -273,10 +277,7 @@ fn serve(core: &Rc<Core>, start: &Start) -> Result<Server, String> {
         commit: home.commit.clone(),
         core: core.index as u8,
         hash_key: start.facts.hash_key.0,
-        limits: IngestLimits {
-            body_bytes_max: config.http.max_body_bytes,
-            intake_retry_after_s: config.intake.as_ref().map_or(2, |i| i.retry_after_s),
-        },
+        limits: reload::ingest_limits(&config),
         observer: Rc::clone(&core.observer) as Rc<dyn crate::ingest::Observer>,
         health_body: start.health_body,
         ready: Box::new(move || ready::ask(&ready_core)),
@@ -353,6 +354,32 @@ impl Core {
             .ok_or_else(|| format!("core {} has no shard", self.index))
     }
 
+    /// The sinks of a configuration, on this core.
+    pub fn sinks(&self, config: &Config) -> Result<CoreSinks, String> {
+        let outside = &self.outside;
+        let context = SinkContext {
+            host: Rc::clone(&self.host) as Rc<dyn Host>,
+            client: Client::new(ClientConfig {
+                tls: outside.tls.clone(),
+                ..ClientConfig::default()
+            }),
+            resolver: Resolver::new(outside.resolver.clone()),
+            egress: Rc::new(config.egress.clone()),
+            files: outside.files.clone(),
+        };
+        let registry = self.observer.metrics.registry();
+        CoreSinks::build(config, &context, self.port.cores(), |name| {
+            registry.sink(name)
+        })
+        .map_err(|e| e.to_string())
+    }
+
+    /// Tells the main thread something.
+    pub fn tell(&self, event: Event) {
+        // It is gone only when the process ends.
+        let _ = self.events.send(event);
+    }
+
     /// Whether the core is on its way down.
     pub fn is_stopping(&self) -> bool {
         self.stopping.get()
@@ -375,9 +402,10 @@ async fn receive(core: Rc<Core>, stop: Rc<StopFlag>) {
     }
 }
 
-async fn sweep(core: Rc<Core>) {
+async fn sweep(core: Rc<Core>, beats: Beats) {
     loop {
         core.host.sleep(SWEEP).await;
+        beats.beat(core.index);
         let now_s = (core.host.wall_ms() / 1000) as u32;
         core.desk.sweep(now_s, core.host.mono_us());
         core.port.flush();

@@ -53,6 +53,13 @@ pub enum Event {
         /// What went wrong.
         why: Option<String>,
     },
+    /// A core has made a new configuration ready, or cannot.
+    Prepared {
+        /// The core.
+        core: usize,
+        /// Why it cannot.
+        result: Result<(), String>,
+    },
     /// A signal came.
     Signal(i32),
 }

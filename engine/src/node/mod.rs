@@ -4,20 +4,24 @@
 //! The main thread only waits: for cores that report and for signals.
 
 pub mod ask;
+pub mod beats;
 pub mod boot;
 pub mod core;
 pub mod message;
 pub mod observe;
 
 mod banner;
+mod process;
 pub(crate) mod ready;
 mod signals;
 mod systemd;
 
+use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use ankusa_net::client::TlsClient;
@@ -30,14 +34,20 @@ use crate::exit::Exit;
 use crate::logging::{LineFormat, Log};
 use crate::mesh::Mesh;
 use crate::metrics::{MetricsConfig, Registry};
+use crate::reload::{self, Next};
 use crate::runtime;
 use crate::sinks::FileWriters;
 
-use self::core::Start;
+use self::beats::Beats;
+use self::core::{Outside, Start};
 use message::{Event, Message};
+use systemd::Watchdog;
 
 /// How long the last log lines may take to be written.
 const LOG_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long the cores may take to make a new configuration ready.
+const PREPARE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is left after `node.shutdown_ms` before the process ends without its cores.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(10);
@@ -51,7 +61,7 @@ pub fn serve_logged(config: Config) -> Exit {
             return Exit::Failure;
         }
     };
-    let exit = serve(config);
+    let exit = serve(config, &log);
     log.close(LOG_PATIENCE);
     exit
 }
@@ -78,7 +88,7 @@ fn format(format: LogFormat) -> LineFormat {
 }
 
 /// Runs a node until a signal stops it.
-pub fn serve(config: Config) -> Exit {
+pub fn serve(config: Config, log: &Log) -> Exit {
     let prepared = match boot::prepare(&config) {
         Ok(prepared) => prepared,
         Err(why) => return fail(&why),
@@ -127,7 +137,12 @@ pub fn serve(config: Config) -> Exit {
             None
         }
     };
-    let files = FileWriters::default();
+    let outside = Outside {
+        resolver,
+        tls,
+        files: FileWriters::default(),
+    };
+    let beats = Beats::new(cores);
     for (index, cpu) in prepared.cpus.iter().enumerate() {
         let start = Start {
             index,
@@ -137,9 +152,8 @@ pub fn serve(config: Config) -> Exit {
             events: events.clone(),
             registry: Arc::clone(&registry),
             health_body,
-            resolver: resolver.clone(),
-            tls: tls.clone(),
-            files: files.clone(),
+            outside: outside.clone(),
+            beats: beats.clone(),
         };
         let name = format!("core-{index}");
         if let Err(why) = runtime::spawn_core(&name, Some(*cpu), move || self::core::run(start)) {
@@ -150,7 +164,13 @@ pub fn serve(config: Config) -> Exit {
         config,
         mesh,
         inbox,
+        held: VecDeque::new(),
         cores,
+        registry,
+        beats,
+        watchdog: Watchdog::new(),
+        log,
+        status: String::new(),
     };
     // `prepared` stays until the end: it holds the lock of the data directory.
     let exit = node.run();
@@ -158,19 +178,26 @@ pub fn serve(config: Config) -> Exit {
     exit
 }
 
-struct Node {
+struct Node<'a> {
     config: Arc<Config>,
     mesh: Mesh<Message>,
     inbox: Receiver<Event>,
+    /// Events that came while something else was waited for.
+    held: VecDeque<Event>,
     cores: usize,
+    registry: Arc<Registry>,
+    beats: Beats,
+    watchdog: Watchdog,
+    log: &'a Log,
+    status: String,
 }
 
-impl Node {
-    fn run(self) -> Exit {
+impl Node<'_> {
+    fn run(mut self) -> Exit {
         let mut serving = 0;
         let mut addresses: (Option<SocketAddr>, Option<SocketAddr>) = (None, None);
         loop {
-            let Ok(event) = self.inbox.recv() else {
+            let Some(event) = self.next_event() else {
                 return fail("every core is gone");
             };
             match event {
@@ -184,12 +211,7 @@ impl Node {
                     addresses.0.get_or_insert(ingest);
                     addresses.1 = addresses.1.or(admin);
                     if serving == self.cores {
-                        if let Some(ingest) = addresses.0 {
-                            for line in banner::ready_lines(&self.config, ingest, addresses.1) {
-                                tracing::info!("{line}");
-                            }
-                        }
-                        systemd::ready();
+                        self.serves(addresses);
                     }
                 }
                 Event::Failed { core, why } => {
@@ -199,20 +221,134 @@ impl Node {
                     return fail(&format!("core {core} stopped: {}", why.unwrap_or_default()));
                 }
                 Event::Signal(signal) if signals::stops(signal) => return self.stop(),
-                Event::Signal(_) => {
-                    tracing::warn!("reload: nothing can be reloaded yet; restart the node");
+                Event::Signal(_) if serving < self.cores => {
+                    tracing::warn!("reload: the node is still starting; send the signal again");
                 }
+                Event::Signal(_) => {
+                    systemd::reloading();
+                    self.reload();
+                    systemd::ready(&self.status);
+                }
+                // Of a reload that was given up.
+                Event::Prepared { .. } => {}
             }
         }
     }
 
-    fn stop(&self) -> Exit {
+    fn serves(&mut self, addresses: (Option<SocketAddr>, Option<SocketAddr>)) {
+        if let Some(ingest) = addresses.0 {
+            let lines = banner::ready_lines(&self.config, ingest, addresses.1);
+            self.status = lines.first().cloned().unwrap_or_default();
+            for line in lines {
+                tracing::info!("{line}");
+            }
+        }
+        systemd::ready(&self.status);
+    }
+
+    /// The next event; the watchdog and the gauges of the process are seen to meanwhile.
+    fn next_event(&mut self) -> Option<Event> {
+        if let Some(event) = self.held.pop_front() {
+            return Some(event);
+        }
+        loop {
+            self.watchdog.look(&self.beats);
+            process::sample(&self.registry);
+            match self.inbox.recv_timeout(self.watchdog.tick()) {
+                Ok(event) => return Some(event),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        }
+    }
+
+    /// Reads the configuration again and puts it in place on every core, or on none.
+    fn reload(&mut self) {
+        let next = match reload::read(&self.config) {
+            Ok(next) => next,
+            Err(error) => {
+                tracing::error!("reload refused, the configuration in force stays:\n{error}");
+                return;
+            }
+        };
+        for line in &next.warnings {
+            tracing::warn!("{line}");
+        }
+        let Next { config, diff, .. } = next;
+        if !diff.restart.is_empty() {
+            tracing::warn!("reload: these need a restart: {}", diff.restart.join(", "));
+        }
+        let config = Arc::new(config);
+        for core in 0..self.cores {
+            let config = Arc::clone(&config);
+            self.call(core, move |core| {
+                let made = reload::prepare(core, &config);
+                let result = made.map(|made| *core.prepared.borrow_mut() = Some(made));
+                core.tell(Event::Prepared {
+                    core: core.index,
+                    result,
+                });
+            });
+        }
+        if let Err(why) = self.all_prepared() {
+            for core in 0..self.cores {
+                self.call(core, |core| *core.prepared.borrow_mut() = None);
+            }
+            tracing::error!("reload refused, the configuration in force stays: {why}");
+            return;
+        }
+        for core in 0..self.cores {
+            self.call(core, |core| {
+                let prepared = core.prepared.borrow_mut().take();
+                if let Some(prepared) = prepared {
+                    reload::take(core, prepared);
+                }
+            });
+        }
+        self.log.set_level(level(config.log.level));
+        self.config = config;
+        match diff.live.is_empty() {
+            true => tracing::info!("reload: nothing to take over"),
+            false => tracing::info!("reload: taken over: {}", diff.live.join(", ")),
+        }
+    }
+
+    fn all_prepared(&mut self) -> Result<(), String> {
+        let end = Instant::now() + PREPARE_PATIENCE;
+        let mut left = self.cores;
+        while left > 0 {
+            self.watchdog.look(&self.beats);
+            let wait = end.saturating_duration_since(Instant::now());
+            match self.inbox.recv_timeout(wait.min(self.watchdog.tick())) {
+                Ok(Event::Prepared { core, result }) => {
+                    result.map_err(|why| format!("core {core}: {why}"))?;
+                    left -= 1;
+                }
+                Ok(other) => self.held.push_back(other),
+                Err(_) if wait.is_zero() => return Err(format!("{left} cores do not answer")),
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn call(&self, core: usize, call: impl FnOnce(&Rc<self::core::Core>) + Send + 'static) {
+        self.send(core, || Message::Call(Box::new(call)));
+    }
+
+    fn send(&self, core: usize, message: impl FnOnce() -> Message) {
+        let mut message = message();
+        while let Err(back) = self.mesh.inbox(core).push(message) {
+            message = back;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn stop(mut self) -> Exit {
         tracing::info!("stopping: no new requests, what is in flight ends");
         systemd::stopping();
         for core in 0..self.cores {
-            while self.mesh.inbox(core).push(Message::Stop).is_err() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            self.send(core, || Message::Stop);
         }
         let deadline =
             Instant::now() + Duration::from_millis(self.config.node.shutdown_ms) + SHUTDOWN_MARGIN;
@@ -220,7 +356,8 @@ impl Node {
         let mut exit = Exit::Ok;
         while left > 0 {
             let wait = deadline.saturating_duration_since(Instant::now());
-            match self.inbox.recv_timeout(wait) {
+            self.watchdog.look(&self.beats);
+            match self.inbox.recv_timeout(wait.min(self.watchdog.tick())) {
                 Ok(Event::Stopped { core, why }) => {
                     left -= 1;
                     if let Some(why) = why {
@@ -232,7 +369,10 @@ impl Node {
                     exit = fail(&format!("core {core}: {why}"));
                 }
                 Ok(_) => {}
-                Err(_) => return fail(&format!("{left} cores did not stop in time")),
+                Err(_) if wait.is_zero() => {
+                    return fail(&format!("{left} cores did not stop in time"));
+                }
+                Err(_) => {}
             }
         }
         tracing::info!("stopped");

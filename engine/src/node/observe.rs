@@ -2,7 +2,7 @@
 //!
 //! Runs on the shard core that owns the cells.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ const STALL_TOLERANCE: Duration = Duration::from_millis(50);
 pub struct CoreObserver {
     /// The core's cells.
     pub metrics: Rc<CoreMetrics>,
-    sources: Vec<SourceLabel>,
+    sources: RefCell<Vec<SourceLabel>>,
     last_failure_us: Cell<Option<u64>>,
     last_busy_us: Cell<(u64, u64)>,
     stalls: StallMeter,
@@ -46,15 +46,17 @@ impl CoreObserver {
             .ok_or_else(|| format!("the metrics of core {core} are taken"))?;
         Ok(Rc::new(CoreObserver {
             metrics: Rc::new(metrics),
-            sources: config
-                .sources
-                .iter()
-                .map(|s| registry.source(&s.name))
-                .collect(),
+            sources: RefCell::new(labels(registry, config)),
             last_failure_us: Cell::new(None),
             last_busy_us: Cell::new((0, 0)),
             stalls: StallMeter::new(super::core::SWEEP, STALL_TOLERANCE),
         }))
+    }
+
+    /// Other sources from now on (a reload): those that the first file did not name count as
+    /// `other`.
+    pub fn set_sources(&self, config: &Config) {
+        *self.sources.borrow_mut() = labels(self.metrics.registry(), config);
     }
 
     /// A group settled so, after so long.
@@ -83,6 +85,8 @@ impl CoreObserver {
         }
         deliveries.write(m);
         m.set(Metric::StoreHooks, sums.hooks);
+        m.set(Metric::StoreDeliveries, sums.deliveries);
+        m.set(Metric::StoreLiveBytes, sums.live_bytes);
         m.set(Metric::StoreDiskBytes, sums.disk_bytes);
         m.set(Metric::StoreFreeBytes, sums.free_bytes);
         m.set(Metric::StoreSlots, sums.slots);
@@ -111,9 +115,16 @@ impl CoreObserver {
     }
 }
 
+fn labels(registry: &Arc<Registry>, config: &Config) -> Vec<SourceLabel> {
+    let sources = config.sources.iter();
+    sources.map(|s| registry.source(&s.name)).collect()
+}
+
 #[derive(Default)]
 struct Sums {
     hooks: u64,
+    deliveries: u64,
+    live_bytes: u64,
     disk_bytes: u64,
     free_bytes: u64,
     slots: u64,
@@ -128,7 +139,12 @@ impl Sums {
     fn add<D: Disk>(&mut self, shard: &Shard<D>) {
         let stats = shard.store.stats();
         let (waiting, waiting_bytes, _) = shard.commit.depth();
-        self.hooks += shard.store.state().live_hooks();
+        let state = shard.store.state();
+        let counts = state.counts();
+        self.hooks += counts.hooks;
+        self.deliveries += counts.rows_pending + counts.rows_scheduled + counts.rows_dead;
+        self.live_bytes += state.live_bytes();
+        drop(state);
         self.disk_bytes += u64::from(stats.slots) * shard.segment_bytes;
         self.free_bytes = stats.free_bytes;
         self.slots += u64::from(stats.slots);
@@ -142,7 +158,7 @@ impl Sums {
 
 impl Observer for CoreObserver {
     fn ended(&self, source_index: usize, outcome: IngestOutcome, micros: u64) {
-        if let Some(source) = self.sources.get(source_index) {
+        if let Some(source) = self.sources.borrow().get(source_index) {
             self.metrics.ingest_request(*source, outcome);
         }
         self.metrics.observe(Metric::IngestDuration, micros);

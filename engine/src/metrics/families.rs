@@ -291,9 +291,9 @@ families! {
         "Age of the newest backup.";
     LogLinesDropped "ankusa_log_lines_dropped_total" Counter, [], false,
         "Log lines dropped because nobody took them.";
-    ProcessResidentMemory "process_resident_memory_bytes" GaugeMax(Whole), [], false,
+    ProcessResidentMemory "ankusa_process_resident_memory_bytes" GaugeMax(Whole), [], false,
         "Resident memory of the process.";
-    ProcessOpenFds "process_open_fds" GaugeMax(Whole), [], false,
+    ProcessOpenFds "ankusa_process_open_fds" GaugeMax(Whole), [], false,
         "Open file descriptors of the process.";
     CoreQueueDepth "ankusa_core_queue_depth" GaugePerCore(Whole), [], false,
         "Requests waiting on the core.";

@@ -277,3 +277,25 @@ fn words_lead_back_to_their_variants() {
     );
     assert_eq!(IntakeRefusal::from_word("nonsense"), None);
 }
+
+/// What dashboards and rules ask for exists.
+#[test]
+fn dashboard_and_alert_rules_name_families_that_exist() {
+    let shipped = [
+        include_str!("../../../docs/ops/dashboard.json"),
+        include_str!("../../../docs/ops/alerts.yml"),
+    ];
+    let known: Vec<&str> = Metric::ALL.iter().map(|m| m.family().name).collect();
+    let mut asked = 0;
+    for text in shipped {
+        for at in text.match_indices("ankusa_").map(|(at, _)| at) {
+            let word = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
+            let rest = &text[at..];
+            let name = rest.split(word).next().unwrap_or_default();
+            let family = name.trim_end_matches("_bucket");
+            assert!(known.contains(&family), "{name}");
+            asked += 1;
+        }
+    }
+    assert!(asked > 20);
+}

@@ -1,0 +1,559 @@
+//! The built binary, from outside: hooks in, the admin port asked, a sink paused, a dead letter
+//! delivered again, a reload, a clean stop. Everything on loopback, the store on a disk.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// Nothing here takes that long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A sink that answers with the status it is told, and counts.
+struct Sink {
+    address: SocketAddr,
+    status: Arc<AtomicU16>,
+    hits: Arc<AtomicUsize>,
+}
+
+impl Sink {
+    fn start(status: u16) -> Sink {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let sink = Sink {
+            address: listener.local_addr().unwrap(),
+            status: Arc::new(AtomicU16::new(status)),
+            hits: Arc::default(),
+        };
+        let (status, hits) = (Arc::clone(&sink.status), Arc::clone(&sink.hits));
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (status, hits) = (Arc::clone(&status), Arc::clone(&hits));
+                std::thread::spawn(move || answer(stream.unwrap(), &status, &hits));
+            }
+        });
+        sink
+    }
+}
+
+/// One request, one answer, close.
+fn answer(mut stream: TcpStream, status: &AtomicU16, hits: &AtomicUsize) {
+    let (mut got, mut buffer) = (Vec::new(), [0; 4096]);
+    let is_whole = |got: &[u8]| {
+        let text = String::from_utf8_lossy(got).to_ascii_lowercase();
+        let Some(head) = text.find("\r\n\r\n") else {
+            return false;
+        };
+        let length = text.split("content-length: ").nth(1);
+        let length = length.and_then(|rest| rest.split("\r\n").next());
+        got.len() >= head + 4 + length.map_or(0, |n| n.parse().unwrap_or(0))
+    };
+    while !is_whole(&got) {
+        match stream.read(&mut buffer) {
+            Ok(n) if n > 0 => got.extend_from_slice(&buffer[..n]),
+            _ => return,
+        }
+    }
+    let status = status.load(Ordering::SeqCst);
+    hits.fetch_add(1, Ordering::SeqCst);
+    let text = format!("HTTP/1.1 {status} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    let _ = stream.write_all(text.as_bytes());
+}
+
+struct Node {
+    child: Child,
+    dir: tempfile::TempDir,
+    ingest: SocketAddr,
+    admin: SocketAddr,
+    sink: SocketAddr,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let log = fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
+            eprintln!("{log}");
+        }
+    }
+}
+
+fn free_port() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+}
+
+fn binary() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_ankusa"))
+}
+
+impl Node {
+    fn start(sink: SocketAddr) -> Node {
+        // Not in /tmp, which may be memory: direct I/O wants a disk.
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let (ingest, admin) = (free_port(), free_port());
+        let child = Node::spawn(&dir, ingest, admin, sink);
+        let node = Node {
+            child,
+            dir,
+            ingest,
+            admin,
+            sink,
+        };
+        node.until("ready", || node.get("/ready").0 == 200);
+        node
+    }
+
+    fn spawn(
+        dir: &tempfile::TempDir,
+        ingest: SocketAddr,
+        admin: SocketAddr,
+        sink: SocketAddr,
+    ) -> Child {
+        write_config(dir, ingest, admin, sink, "");
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(dir.path().join("log"))
+            .unwrap();
+        binary()
+            .args(["serve", "--config"])
+            .arg(dir.path().join("ankusa.yml"))
+            .current_dir(dir.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap()
+    }
+
+    fn config(&self, more_sources: &str) {
+        write_config(&self.dir, self.ingest, self.admin, self.sink, more_sources);
+    }
+
+    fn file(&self) -> PathBuf {
+        self.dir.path().join("ankusa.yml")
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap()
+    }
+
+    fn until(&self, what: &str, holds: impl Fn() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !holds() {
+            assert!(Instant::now() < end, "never came: {what}\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn call(
+        &self,
+        to: SocketAddr,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> (u16, String) {
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {to}\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let Ok(mut stream) = TcpStream::connect(to) else {
+            return (0, String::new());
+        };
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut text = String::new();
+        if stream.write_all(head.as_bytes()).is_err() || stream.read_to_string(&mut text).is_err() {
+            return (0, String::new());
+        }
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+        let status = head.split(' ').nth(1).and_then(|s| s.parse().ok());
+        (status.unwrap_or(0), body.to_string())
+    }
+
+    fn get(&self, path: &str) -> (u16, Value) {
+        let (status, body) = self.call(self.admin, "GET", path, None);
+        (status, serde_json::from_str(&body).unwrap_or_default())
+    }
+
+    fn order(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let (status, text) = self.call(self.admin, method, path, Some(body));
+        (status, serde_json::from_str(&text).unwrap_or_default())
+    }
+
+    /// Sends a hook and returns its id.
+    fn post(&self, source: &str, body: &Value) -> String {
+        let path = format!("/webhooks/{source}");
+        let (status, text) = self.call(self.ingest, "POST", &path, Some(body));
+        assert_eq!(status, 201, "{text}");
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        answer["id"].as_str().unwrap().to_string()
+    }
+
+    fn metric(&self, series: &str) -> f64 {
+        let (_, text) = self.call(self.admin, "GET", "/metrics", None);
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no series {series}"))
+            .parse()
+            .unwrap()
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args([signal, &pid]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    fn stop(&mut self) {
+        self.signal("-TERM");
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                assert_eq!(status.code(), Some(0), "{}", self.log());
+                return;
+            }
+            assert!(Instant::now() < end, "does not stop\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// A command of the binary that asks the running node.
+    fn ask(&self, args: &[&str]) -> Value {
+        let done = binary()
+            .args(args)
+            .arg("--json")
+            .arg("--config")
+            .arg(self.file())
+            .output()
+            .unwrap();
+        let fault = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(done.status.success(), "{args:?}: {fault}");
+        serde_json::from_slice(&done.stdout).unwrap()
+    }
+}
+
+fn write_config(
+    dir: &tempfile::TempDir,
+    ingest: SocketAddr,
+    admin: SocketAddr,
+    sink: SocketAddr,
+    more_sources: &str,
+) {
+    let (http, admin) = (ingest.port(), admin.port());
+    let text = format!(
+        "node: {{ name: tested, data_dir: ./data, cores: 2 }}\n\
+         log: {{ format: json }}\n\
+         http: {{ ip: 127.0.0.1, port: {http} }}\n\
+         admin: {{ ip: 127.0.0.1, port: {admin} }}\n\
+         wal: {{ segment_bytes: 16777216 }}\n\
+         egress: {{ allow_http: true, allow_private: true }}\n\
+         sources:\n\
+         \x20 app:\n\
+         \x20   verify: {{ type: none }}\n\
+         \x20   sinks: [ {{ name: out, type: http, url: \"http://{sink}/\", allow_unsigned: true }} ]\n\
+         {more_sources}"
+    );
+    fs::write(dir.path().join("ankusa.yml"), text).unwrap();
+}
+
+const SINK: &str = "/v1/tenants/default/sources/app/sinks/out";
+
+#[test]
+fn paused_sink_keeps_its_hooks_and_a_resumed_one_gets_them() {
+    let sink = Sink::start(200);
+    let mut node = Node::start(sink.address);
+    let (status, view) = node.order("PATCH", SINK, &json!({ "paused": true }));
+    assert_eq!((status, &view["paused"]), (200, &json!(true)));
+    let ids: Vec<String> = (0..8)
+        .map(|n| node.post("app", &json!({ "n": n })))
+        .collect();
+    node.until("all wait", || node.get(SINK).1["waiting"] == 8);
+    assert_eq!(sink.hits.load(Ordering::SeqCst), 0);
+
+    let path = format!("/v1/hooks/{}", ids[0]);
+    let (status, hook) = node.get(&path);
+    assert_eq!(status, 200);
+    assert_eq!(hook["source"], "app");
+    assert_eq!(hook["deliveries"][0]["state"], "due");
+    assert_eq!(hook.get("body_base64"), None);
+    let shown = node.ask(&["hook", "show", &ids[0], "--body"]);
+    assert_eq!(shown["body_base64"], "eyJuIjowfQ==");
+    let (_, wal) = node.get("/v1/wal");
+    assert_eq!(
+        (&wal["instance"], &wal["wal"]["hooks"]),
+        (&json!("tested"), &json!(8))
+    );
+    assert_eq!(wal["shards"].as_array().unwrap().len(), 2);
+
+    let (status, view) = node.order("PATCH", SINK, &json!({ "paused": false }));
+    assert_eq!((status, &view["paused"]), (200, &json!(false)));
+    node.until("all delivered", || sink.hits.load(Ordering::SeqCst) == 8);
+    node.until("nothing is kept", || node.get(&path).0 == 404);
+    let (_, audit) = node.get("/v1/audit");
+    let actions: Vec<&str> = audit["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["action"].as_str().unwrap())
+        .collect();
+    assert_eq!(actions, ["sink.resume", "sink.pause"]);
+    node.stop();
+}
+
+#[test]
+fn dead_letters_are_listed_and_a_replay_delivers_them_over_a_restart() {
+    let sink = Sink::start(410);
+    let mut node = Node::start(sink.address);
+    let mut ids: Vec<String> = (0..6)
+        .map(|n| node.post("app", &json!({ "n": n })))
+        .collect();
+    let letters = |node: &Node| node.get("/v1/dlq").1["items"].as_array().unwrap().clone();
+    node.until("all dead", || letters(&node).len() == 6);
+    assert!(letters(&node).iter().all(|l| l["reason"] == "permanent"));
+    assert_eq!(node.get("/v1/dlq?sink=nobody").1["items"], json!([]));
+    // Page by page, the same.
+    let mut paged = Vec::new();
+    let mut path = "/v1/dlq?limit=2".to_string();
+    loop {
+        let (_, page) = node.get(&path);
+        for letter in page["items"].as_array().unwrap() {
+            paged.push(letter["id"].as_str().unwrap().to_string());
+        }
+        match page["next"].as_str() {
+            Some(next) => path = format!("/v1/dlq?limit=2&cursor={next}"),
+            None => break,
+        }
+    }
+    paged.sort();
+    ids.sort();
+    assert_eq!(paged, ids);
+
+    let order = json!({ "kind": "dlq", "sink": "nobody" });
+    assert_eq!(
+        node.order("POST", "/v1/replays", &order).1["error"],
+        "unknown_sink"
+    );
+    sink.status.store(200, Ordering::SeqCst);
+    // As slow as can be, so that the restart comes in between.
+    let slow = json!({ "kind": "dlq", "source": "app", "per_second": 1 });
+    let (status, job) = node.order("POST", "/v1/replays", &slow);
+    assert_eq!((status, &job["state"]), (201, &json!("running")));
+    let id = job["id"].as_str().unwrap().to_string();
+    let paused = node.ask(&["replay", "pause", &id]);
+    assert_eq!(
+        (&paused["state"], &paused["reason"]),
+        (&json!("paused"), &json!("operator"))
+    );
+    node.stop();
+    node.child = Node::spawn(&node.dir, node.ingest, node.admin, node.sink);
+    node.until("ready again", || node.get("/ready").0 == 200);
+    let kept = node.ask(&["replay", "show", &id]);
+    assert_eq!(
+        (&kept["state"], &kept["source"]),
+        (&json!("paused"), &json!("app"))
+    );
+    assert_eq!(node.ask(&["replay", "resume", &id])["state"], "running");
+    node.until("done", || {
+        node.get(&format!("/v1/replays/{id}")).1["state"] == "done"
+    });
+    node.until("delivered", || {
+        letters(&node).is_empty() && node.get("/v1/wal").1["wal"]["hooks"] == 0
+    });
+    let done = node.ask(&["replay", "show", &id]);
+    assert_eq!((&done["moved"], &done["skipped"]), (&json!(6), &json!(0)));
+    let again = node.order(
+        "PATCH",
+        &format!("/v1/replays/{id}"),
+        &json!({ "state": "paused" }),
+    );
+    assert_eq!((again.0, &again.1["error"]), (409, &json!("replay_ended")));
+    assert_eq!(
+        node.ask(&["replay", "list"])["items"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    node.stop();
+}
+
+#[test]
+fn reload_takes_sources_over_refuses_a_broken_file_whole_and_buries_what_has_no_sink() {
+    let sink = Sink::start(200);
+    let mut node = Node::start(sink.address);
+    let more = "\x20 more:\n\x20   verify: { type: none }\n\x20   sinks: [ { name: held, type: log, paused: true } ]\n";
+    node.config(more);
+    node.signal("-HUP");
+    node.until("the new source", || {
+        node.call(node.ingest, "POST", "/webhooks/more", Some(&json!({})))
+            .0
+            == 201
+    });
+    node.until("taken over on every core", || {
+        node.get("/v1/tenants/default/sources").1["items"]
+            .as_array()
+            .unwrap()
+            .len()
+            == 2
+    });
+
+    fs::write(
+        node.file(),
+        "sources: { app: { verify: { type: nonsense } } }\n",
+    )
+    .unwrap();
+    node.signal("-HUP");
+    node.until("refused", || node.log().contains("reload refused"));
+    node.post("more", &json!({}));
+
+    node.config("");
+    node.signal("-HUP");
+    node.until("the source is gone", || {
+        node.call(node.ingest, "POST", "/webhooks/more", Some(&json!({})))
+            .0
+            == 404
+    });
+    node.until("its rows are dead letters", || {
+        let items = node.get("/v1/dlq?source=more").1["items"].clone();
+        let items = items.as_array().unwrap();
+        !items.is_empty()
+            && items.iter().all(|l| l["reason"] == "sink_gone")
+            && node.get("/v1/wal").1["wal"]["hooks"] == items.len()
+    });
+    node.stop();
+}
+
+#[test]
+fn families_move_with_traffic() {
+    let sink = Sink::start(200);
+    let mut node = Node::start(sink.address);
+    for n in 0..20 {
+        node.post("app", &json!({ "n": n }));
+    }
+    node.call(node.ingest, "POST", "/webhooks/nobody", Some(&json!({})));
+    node.call(node.ingest, "DELETE", "/webhooks/app", None);
+    node.until("delivered", || sink.hits.load(Ordering::SeqCst) == 20);
+    for series in [
+        "ankusa_ingest_requests_total{source_id=\"app\",outcome=\"committed\"}",
+        "ankusa_dispatch_deliveries_total{result=\"delivered\",sink=\"out\"}",
+    ] {
+        node.until(series, || node.metric(series) == 20.0);
+    }
+    for series in [
+        "ankusa_ingest_refused_total{reason=\"unknown_source\"}",
+        "ankusa_ingest_refused_total{reason=\"method_not_allowed\"}",
+        "ankusa_ingest_duration_seconds_count",
+        "ankusa_wal_sync_duration_seconds_count",
+        "ankusa_wal_commit_batch_size_count",
+        "ankusa_dispatch_attempt_duration_seconds_count",
+        "ankusa_store_disk_bytes",
+        "ankusa_store_free_bytes",
+        "ankusa_store_slots",
+        "ankusa_store_appended_bytes_total",
+        "ankusa_process_resident_memory_bytes",
+        "ankusa_process_open_fds",
+    ] {
+        node.until(series, || node.metric(series) > 0.0);
+    }
+    let (_, _) = node.order("PATCH", SINK, &json!({ "paused": true }));
+    node.post("app", &json!({}));
+    for series in [
+        "ankusa_store_hooks",
+        "ankusa_store_deliveries",
+        "ankusa_store_live_bytes",
+        "ankusa_queue_pending",
+        "ankusa_dispatch_paused_sinks",
+        "ankusa_dispatch_paused_hooks",
+        "ankusa_dispatch_oldest_due_age_seconds",
+    ] {
+        node.until(series, || node.metric(series) > 0.0);
+    }
+    node.stop();
+}
+
+#[test]
+fn odd_requests_get_a_word_and_change_nothing() {
+    let sink = Sink::start(200);
+    let mut node = Node::start(sink.address);
+    for (method, path, body, status, word) in [
+        ("GET", "/v1/nothing", None, 404, "not_found"),
+        ("GET", "/v1/wal?x=1", None, 400, "unknown_key"),
+        ("GET", "/v1/dlq?limit=0", None, 400, "invalid_value"),
+        ("GET", "/v1/dlq?cursor=zz", None, 400, "invalid_value"),
+        ("GET", "/v1/hooks/not-an-id", None, 404, "not_found"),
+        ("GET", "/v1/replays/12", None, 404, "not_found"),
+        ("DELETE", "/v1/replays", None, 405, "method_not_allowed"),
+        ("POST", "/v1/replays", Some(json!({})), 400, "invalid_value"),
+        (
+            "POST",
+            "/v1/replays",
+            Some(json!({ "kind": "archive" })),
+            400,
+            "unsupported_kind",
+        ),
+        (
+            "POST",
+            "/v1/replays",
+            Some(json!({ "kind": "dlq", "a": 1 })),
+            400,
+            "unknown_key",
+        ),
+        (
+            "POST",
+            "/v1/replays",
+            Some(json!({ "kind": "dlq", "per_second": 0 })),
+            400,
+            "invalid_value",
+        ),
+        (
+            "PATCH",
+            SINK,
+            Some(json!({ "paused": 1 })),
+            400,
+            "invalid_value",
+        ),
+        (
+            "PATCH",
+            "/v1/tenants/default/sources/app/sinks/no",
+            Some(json!({ "paused": true })),
+            404,
+            "unknown_sink",
+        ),
+        (
+            "GET",
+            "/v1/tenants/default/sources/no",
+            None,
+            404,
+            "unknown_source",
+        ),
+    ] {
+        let (got, text) = node.call(node.admin, method, path, body.as_ref());
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(
+            (got, answer["error"].as_str()),
+            (status, Some(word)),
+            "{method} {path}"
+        );
+    }
+    let long = json!({ "kind": "x".repeat(70_000) });
+    let (status, text) = node.call(node.admin, "POST", "/v1/replays", Some(&long));
+    assert_eq!(
+        (status, text.as_str()),
+        (413, "{\"error\":\"payload_too_large\"}")
+    );
+    assert_eq!(node.get("/v1/audit").1["items"], json!([]));
+    node.stop();
+}

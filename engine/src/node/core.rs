@@ -121,6 +121,9 @@ pub async fn run(start: Start) {
     };
     // The main thread is gone only when the process ends.
     let _ = events.send(told);
+    // The core goes on answering the claims of cores that are still stopping; it ends with the
+    // process.
+    std::future::pending::<()>().await;
 }
 
 async fn boot(start: Start) -> Result<(Rc<Core>, Server, Rc<StopFlag>), String> {

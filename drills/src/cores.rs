@@ -45,6 +45,7 @@ pub fn run(plan: &CoresPlan) -> Result<Verdict> {
             sink: sink.address(),
             cores: *cores,
             segment_bytes: 2 << 20,
+            keyed_paused: false,
             more: String::new(),
         };
         let mut node = node_plan.start(&[])?;
@@ -83,6 +84,7 @@ pub fn run(plan: &CoresPlan) -> Result<Verdict> {
         sink: sink.address(),
         cores: 2,
         segment_bytes: 2 << 20,
+        keyed_paused: false,
         more: String::new(),
     };
     let mut node = last.start(&[])?;

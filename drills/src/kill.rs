@@ -78,6 +78,7 @@ pub fn run(plan: &KillPlan) -> Result<KillReport> {
         sink: sink.address(),
         cores: plan.cores,
         segment_bytes: 2 << 20,
+        keyed_paused: false,
         more: String::new(),
     };
     let mut kills = (0, 0, 0);

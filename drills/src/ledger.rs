@@ -4,7 +4,7 @@
 //! request also when no answer ever came.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::digest;
 
@@ -47,40 +47,65 @@ impl Sent {
 /// The ledger, shared by the client's threads.
 #[derive(Clone, Default)]
 pub struct Ledger {
-    rows: Arc<Mutex<BTreeMap<u64, Sent>>>,
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Default)]
+struct Inner {
+    rows: BTreeMap<u64, Sent>,
+    /// Requests by the time of their first ack.
+    acked: Vec<u64>,
 }
 
 impl Ledger {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A request is about to be sent (again).
     pub fn sending(&self, number: u64, body: &[u8], key: Option<&str>) {
-        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        let row = rows.entry(number).or_default();
-        row.sha256 = sha256(body);
+        let sha256 = sha256(body);
+        let mut inner = self.lock();
+        let row = inner.rows.entry(number).or_default();
+        row.sha256 = sha256;
         row.key = key.map(str::to_owned);
     }
 
     /// What came of it; `None`: no answer.
     pub fn ended(&self, number: u64, answer: Option<Answer>) {
-        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        let row = rows.entry(number).or_default();
+        let mut inner = self.lock();
+        let row = inner.rows.entry(number).or_default();
+        let was_acked = row.acked().is_some();
         match answer {
             Some(answer) => row.answers.push(answer),
             None => row.unanswered += 1,
+        }
+        if !was_acked && row.acked().is_some() {
+            inner.acked.push(number);
         }
     }
 
     /// Requests acked so far.
     pub fn acked_count(&self) -> usize {
-        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        rows.values().filter(|row| row.acked().is_some()).count()
+        self.lock().acked.len()
     }
 
     /// A copy of everything.
     pub fn rows(&self) -> BTreeMap<u64, Sent> {
-        self.rows
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.lock().rows.clone()
+    }
+
+    /// As [`Ledger::rows`], but only the first `acked` requests that were acked count as acked: the
+    /// ledger at an earlier moment. The later ones stay as sent without an answer.
+    pub fn rows_at(&self, acked: usize) -> BTreeMap<u64, Sent> {
+        let inner = self.lock();
+        let mut rows = inner.rows.clone();
+        for number in &inner.acked[acked.min(inner.acked.len())..] {
+            if let Some(row) = rows.get_mut(number) {
+                row.answers.clear();
+            }
+        }
+        rows
     }
 }
 

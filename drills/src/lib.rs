@@ -14,6 +14,7 @@ pub mod kill;
 pub mod ledger;
 pub mod node;
 pub mod oracle;
+pub mod power;
 pub mod rng;
 pub mod sim;
 pub mod sink;

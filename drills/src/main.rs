@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use ankusa_drills::cores::{self, CoresPlan};
 use ankusa_drills::kill::{self, KillPlan};
+use ankusa_drills::power::{self, PowerPlan};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -58,6 +59,8 @@ enum Drill {
     Sim(sim_command::SimArgs),
     /// Break each promise on purpose; each must be caught (needs the feature mutations)
     Mutations(sim_command::MutationsArgs),
+    /// Power cuts and faults of a disk that sees every write and every flush, on ext4 and xfs
+    PowerFuse(PowerPlan),
 }
 
 fn main() -> ExitCode {
@@ -86,6 +89,7 @@ fn run(drill: Drill) -> Result<bool> {
             }
             Ok(verdict.holds())
         }
+        Drill::PowerFuse(plan) => power::run(&plan),
         Drill::Kill {
             binary,
             seed,

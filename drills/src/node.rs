@@ -25,6 +25,8 @@ pub struct NodePlan {
     pub cores: usize,
     /// Size of a segment.
     pub segment_bytes: u64,
+    /// The sink of the source `keyed` is paused: its hooks stay in the store.
+    pub keyed_paused: bool,
     /// More lines of configuration, whole sections.
     pub more: String,
 }
@@ -55,12 +57,13 @@ impl NodePlan {
              \x20 keyed:\n\
              \x20   verify: {{ type: none }}\n\
              \x20   dedupe: {{ header: X-Event-Id }}\n\
-             \x20   sinks: [ {{ name: out, type: http, url: \"http://{sink}/\", allow_unsigned: true }} ]\n",
+             \x20   sinks: [ {{ name: out, type: http, url: \"http://{sink}/\", allow_unsigned: true, paused: {paused} }} ]\n",
             data = self.data_dir().display(),
             cores = self.cores,
             segment = self.segment_bytes,
             more = self.more,
             sink = self.sink,
+            paused = self.keyed_paused,
         );
         let file = self.dir.join("ankusa.yml");
         fs::write(&file, config)?;
@@ -119,6 +122,11 @@ impl Node {
             std::thread::sleep(Duration::from_millis(20));
         }
         bail!("the node is not ready after {BOOT_TIMEOUT:?}")
+    }
+
+    /// Whether `GET /ready` says 200.
+    pub fn is_ready(&self) -> bool {
+        get_status(self.address, "/ready").is_ok_and(|status| status == 200)
     }
 
     /// SIGKILL, now.

@@ -1,0 +1,350 @@
+//! A disk with a volatile cache, as its host sees one: what is stable, and the ordered writes
+//! that no FLUSH has covered yet.
+//!
+//! Invariants: a FLUSH makes stable exactly the writes that had *completed* when it arrived; a
+//! write that was still in flight then is not covered. What is read is the newest write, stable or
+//! not. A power cut leaves the stable content plus any part of the rest, at 512-byte sectors, in
+//! any order where they overlap: a real cache may do all of it, so a failure is a bug above.
+//!
+//! A cut stops nothing: it takes a picture, atomic with regard to writes, flushes and the marks of
+//! the ledgers, and the device goes on. Pure, but for the clock of the deadline of a cut.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+
+use super::cut::{Cut, CutOrder, Moment, crash_image};
+use super::pages::{PAGE_BYTES, Pages};
+use crate::rng::Rng;
+
+/// The unit that a write may be torn at.
+pub const SECTOR_BYTES: usize = 512;
+
+/// First bytes of a group and of a segment (docs/storage.md).
+const GROUP_MAGIC: &[u8; 8] = b"ANKAGRP1";
+const SEGMENT_MAGIC: &[u8; 8] = b"ANKASEG1";
+
+/// A write that no flush has covered.
+#[derive(Clone, Debug)]
+pub struct Write {
+    /// Its number, in order of arrival.
+    pub number: u64,
+    /// Where.
+    pub offset: u64,
+    /// What.
+    pub data: Vec<u8>,
+    /// Its success was reported.
+    pub is_complete: bool,
+}
+
+impl Write {
+    /// The groups of the log that begin in this write.
+    pub fn groups(&self) -> usize {
+        blocks(&self.data)
+            .filter(|b| b.starts_with(GROUP_MAGIC))
+            .count()
+    }
+
+    /// Whether this is a write of the log's own: it begins with a group or a segment's header.
+    pub fn is_log(&self) -> bool {
+        self.data.starts_with(GROUP_MAGIC) || self.data.starts_with(SEGMENT_MAGIC)
+    }
+}
+
+fn blocks(data: &[u8]) -> impl Iterator<Item = &[u8]> {
+    data.chunks(PAGE_BYTES)
+}
+
+/// How the device misbehaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Writes of the log fail; what they leave on the medium is a part of them.
+    WriteError,
+    /// The flush behind writes of the log fails; the writes stay in the cache, the next flush
+    /// succeeds and covers them.
+    FlushError,
+    /// Writes of the log succeed, the flush behind them fails, and the writes are gone.
+    LateError,
+    /// Every write and every flush fails, those of the file system's journal too.
+    EveryError,
+}
+
+impl Fault {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Fault::WriteError => "write-error",
+            Fault::FlushError => "flush-error",
+            Fault::LateError => "late-error",
+            Fault::EveryError => "journal-error",
+        }
+    }
+}
+
+/// What the device did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// Writes taken.
+    pub writes: u64,
+    /// Flushes that succeeded.
+    pub flushes: u64,
+    /// Writes that were failed.
+    pub writes_failed: u64,
+    /// Flushes that were failed.
+    pub flushes_failed: u64,
+    /// Writes that were reported as done and dropped by a late error.
+    pub writes_dropped: u64,
+}
+
+/// How far the ledgers had come: requests acked, deliveries taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// Requests acked.
+    pub acked: usize,
+    /// Deliveries that the sink has written down.
+    pub delivered: usize,
+}
+
+/// What happened between the flush before and this one, in the order of the device.
+pub struct Epoch {
+    /// Writes that arrived.
+    pub writes: Vec<Write>,
+    /// Numbers of the writes that the flush at its end made stable.
+    pub covered: Vec<u64>,
+    /// The ledgers just before that flush took effect.
+    pub marks: Marks,
+}
+
+/// A recorded history.
+pub struct History {
+    /// The stable content at its start.
+    pub base: Pages,
+    /// Epochs, each ended by a flush.
+    pub epochs: Vec<Epoch>,
+}
+
+struct Recording {
+    history: History,
+    arrived: Vec<Write>,
+    flushes_max: usize,
+    done: Sender<History>,
+}
+
+/// The device.
+pub struct Device {
+    stable: Pages,
+    current: Pages,
+    unflushed: BTreeMap<u64, Write>,
+    next_number: u64,
+    fault: Option<Fault>,
+    counts: Counts,
+    marks: Box<dyn Fn() -> Marks + Send>,
+    cut: Option<(CutOrder, Sender<Cut>)>,
+    recording: Option<Recording>,
+}
+
+/// What a flush will cover when it ends, and whether it will fail.
+pub struct Flush {
+    covers: Vec<u64>,
+    fault: Option<Fault>,
+}
+
+impl Device {
+    /// A device full of zeros. `marks` says how far the ledgers have come.
+    pub fn new(bytes: u64, marks: Box<dyn Fn() -> Marks + Send>) -> Device {
+        Device {
+            stable: Pages::new(bytes),
+            current: Pages::new(bytes),
+            unflushed: BTreeMap::new(),
+            next_number: 1,
+            fault: None,
+            counts: Counts::default(),
+            marks,
+            cut: None,
+            recording: None,
+        }
+    }
+
+    /// Bytes of the device.
+    pub fn bytes(&self) -> u64 {
+        self.current.bytes()
+    }
+
+    /// What it did so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Misbehaves from now on, or behaves again.
+    pub fn set_fault(&mut self, fault: Option<Fault>) {
+        self.fault = fault;
+    }
+
+    /// Reads the newest content.
+    pub fn read(&self, offset: u64, out: &mut [u8]) {
+        self.current.read(offset, out);
+    }
+
+    /// A write arrives. `Ok`: its number; it is in the cache, and complete only after
+    /// [`Device::completed`]. `Err`: it is to be answered with an error.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<u64, ()> {
+        let number = self.next_number;
+        self.next_number += 1;
+        let mut write = Write {
+            number,
+            offset,
+            data: data.to_vec(),
+            is_complete: false,
+        };
+        let fails = match self.fault {
+            Some(Fault::WriteError) => write.is_log(),
+            Some(Fault::EveryError) => true,
+            _ => false,
+        };
+        if fails {
+            // What a failed write leaves behind is not defined: here its first half.
+            self.counts.writes_failed += 1;
+            let half = data.len() / SECTOR_BYTES / 2 * SECTOR_BYTES;
+            write.data.truncate(half);
+            write.is_complete = true;
+        }
+        self.counts.writes += 1;
+        self.current.write(offset, &write.data);
+        if let Some(recording) = &mut self.recording {
+            recording.arrived.push(write.clone());
+        }
+        self.unflushed.insert(number, write);
+        self.cut_if(Moment::Write);
+        if fails { Err(()) } else { Ok(number) }
+    }
+
+    /// The success of a write is about to be reported.
+    pub fn completed(&mut self, number: u64) {
+        if let Some(write) = self.unflushed.get_mut(&number) {
+            write.is_complete = true;
+        }
+    }
+
+    /// A flush arrives.
+    pub fn flush_begins(&mut self) -> Flush {
+        let complete: Vec<&Write> = self.unflushed.values().filter(|w| w.is_complete).collect();
+        let only_log = !complete.is_empty() && complete.iter().all(|w| w.is_log());
+        let fault = match self.fault {
+            Some(Fault::FlushError | Fault::LateError) if only_log => self.fault,
+            Some(Fault::EveryError) => self.fault,
+            _ => None,
+        };
+        let covers = complete.iter().map(|w| w.number).collect();
+        self.cut_if(Moment::FlushArrived);
+        Flush { covers, fault }
+    }
+
+    /// A flush takes effect; its result is about to be reported.
+    pub fn flush_ends(&mut self, flush: &Flush) -> Result<(), ()> {
+        self.cut_if(Moment::FlushEnding);
+        match flush.fault {
+            Some(Fault::LateError) => {
+                for number in &flush.covers {
+                    self.counts.writes_dropped +=
+                        u64::from(self.unflushed.remove(number).is_some());
+                }
+                self.current = self.stable.clone();
+                for write in self.unflushed.values() {
+                    self.current.write(write.offset, &write.data);
+                }
+            }
+            Some(_) => {}
+            None => {
+                let marks = (self.marks)();
+                for number in &flush.covers {
+                    if let Some(write) = self.unflushed.remove(number) {
+                        self.stable.write(write.offset, &write.data);
+                    }
+                }
+                self.counts.flushes += 1;
+                self.record_flush(flush, marks);
+                return Ok(());
+            }
+        }
+        self.counts.flushes_failed += 1;
+        Err(())
+    }
+
+    fn record_flush(&mut self, flush: &Flush, marks: Marks) {
+        let Some(recording) = &mut self.recording else {
+            return;
+        };
+        let writes = std::mem::take(&mut recording.arrived);
+        recording.history.epochs.push(Epoch {
+            writes,
+            covered: flush.covers.clone(),
+            marks,
+        });
+        if recording.history.epochs.len() >= recording.flushes_max
+            && let Some(recording) = self.recording.take()
+        {
+            let _ = recording.done.send(recording.history);
+        }
+    }
+
+    /// Records the next `flushes_max` flushes and what they cover.
+    pub fn record(&mut self, flushes_max: usize, done: Sender<History>) {
+        self.recording = Some(Recording {
+            history: History {
+                base: self.stable.clone(),
+                epochs: Vec::new(),
+            },
+            arrived: self.unflushed.values().cloned().collect(),
+            flushes_max,
+            done,
+        });
+    }
+
+    /// Takes a picture at the moment that `order` names.
+    pub fn arm_cut(&mut self, order: CutOrder, done: Sender<Cut>) {
+        self.cut = Some((order, done));
+    }
+
+    /// Takes the picture that is waiting, whatever the moment.
+    pub fn cut_now(&mut self) {
+        if let Some((order, done)) = self.cut.take() {
+            self.take_cut(&order, &done);
+        }
+    }
+
+    /// Groups of the log in the cache.
+    pub fn groups_unflushed(&self) -> usize {
+        self.unflushed.values().map(Write::groups).sum()
+    }
+
+    fn cut_if(&mut self, moment: Moment) {
+        let Some((order, _)) = &self.cut else {
+            return;
+        };
+        let is_due = Instant::now() >= order.not_after;
+        let has_groups = self.groups_unflushed() >= order.groups_min;
+        if order.moment == moment && (has_groups || is_due) {
+            self.cut_now();
+        }
+    }
+
+    fn take_cut(&self, order: &CutOrder, done: &Sender<Cut>) {
+        // IMPORTANT: the marks are read while no write and no flush can end; what was acked by
+        // then was acked on the strength of what is stable now.
+        let marks = (self.marks)();
+        let unflushed: Vec<Write> = self.unflushed.values().cloned().collect();
+        let mut rng = Rng::new(order.seed);
+        let (image, sectors_lost, sectors) =
+            crash_image(&self.stable, &unflushed, order.kind, &mut rng);
+        let _ = done.send(Cut {
+            kind: order.kind,
+            moment: order.moment,
+            marks,
+            image,
+            groups: self.groups_unflushed(),
+            writes: unflushed.len(),
+            sectors,
+            sectors_lost,
+        });
+    }
+}

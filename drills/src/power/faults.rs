@@ -1,0 +1,148 @@
+//! Faults under load: while they last the node is unready and acks nothing it cannot keep; when
+//! they are over it is ready again without a restart, unless the file system itself gave up.
+//! A cut during the fault and one right after it must lose nothing.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::check::Checker;
+use super::cut::{Cut, CutKind, CutOrder, Moment};
+use super::device::Fault;
+use super::rig::Rig;
+use crate::oracle::Verdict;
+use crate::rng::Rng;
+
+/// What came of one fault.
+pub struct FaultReport {
+    /// Which.
+    pub fault: Fault,
+    /// Writes failed, flushes failed, writes reported as done and dropped.
+    pub counts: (u64, u64, u64),
+    /// `/ready` said 503 while it lasted.
+    pub was_unready: bool,
+    /// It was ready again, and acked, without a restart.
+    pub recovered_alone: bool,
+    /// The file system gave up and was mounted again, and the node restarted.
+    pub remounted: bool,
+    /// Most groups in the cache at a cut.
+    pub groups: usize,
+    /// The verdicts of the cuts.
+    pub verdicts: Vec<Verdict>,
+}
+
+impl FaultReport {
+    /// Whether every promise held.
+    pub fn holds(&self) -> bool {
+        let ends_well = match self.fault {
+            Fault::EveryError => self.remounted,
+            _ => self.recovered_alone,
+        };
+        ends_well && self.was_unready && self.verdicts.iter().all(Verdict::holds)
+    }
+}
+
+/// How long a node may take to be ready again.
+const RECOVERY: Duration = Duration::from_secs(30);
+
+fn order(kind: CutKind, moment: Moment, rng: &mut Rng) -> CutOrder {
+    CutOrder {
+        kind,
+        moment,
+        seed: rng.draw(),
+        groups_min: 2,
+        not_after: Instant::now() + Duration::from_secs(2),
+    }
+}
+
+/// Runs one fault under load, with a cut during it and one after it.
+pub fn run(rig: &mut Rig, checker: &Checker, fault: Fault, rng: &mut Rng) -> Result<FaultReport> {
+    rig.start_load()?;
+    rig.wait_acked(300)?;
+    wait_for_groups(rig)?;
+    let before = rig.device.lock().counts();
+    rig.device.lock().set_fault(Some(fault));
+    if fault == Fault::EveryError {
+        provoke(rig)?;
+    }
+    let mut was_unready = false;
+    rig.wait("the fault is met", RECOVERY, |rig| {
+        let now = rig.device.lock().counts();
+        let met =
+            now.writes_failed + now.flushes_failed > before.writes_failed + before.flushes_failed;
+        was_unready |= met && !rig.node()?.is_ready();
+        Ok(was_unready)
+    })?;
+    let kind = if rng.one_in(2) {
+        CutKind::None
+    } else {
+        CutKind::Half
+    };
+    let mut cuts: Vec<Cut> = vec![rig.cut(order(kind, Moment::Write, rng), true)?];
+    // Some more of it, so that the ways out of it fail too.
+    std::thread::sleep(Duration::from_millis(rng.range(50, 1200)));
+    rig.device.lock().set_fault(None);
+    let mut report = FaultReport {
+        fault,
+        counts: (0, 0, 0),
+        was_unready,
+        recovered_alone: false,
+        remounted: false,
+        groups: 0,
+        verdicts: Vec::new(),
+    };
+    if fault == Fault::EveryError {
+        remount(rig)?;
+        report.remounted = true;
+    } else {
+        rig.wait("the node is ready again", RECOVERY, |rig| {
+            Ok(rig.node()?.is_ready())
+        })?;
+    }
+    rig.start_load()?;
+    rig.wait_acked(200)?;
+    report.recovered_alone = !report.remounted;
+    cuts.push(rig.cut(order(CutKind::None, Moment::FlushEnding, rng), false)?);
+    rig.stop_load();
+    let after = rig.device.lock().counts();
+    report.counts = (
+        after.writes_failed - before.writes_failed,
+        after.flushes_failed - before.flushes_failed,
+        after.writes_dropped - before.writes_dropped,
+    );
+    for cut in &cuts {
+        report.groups = report.groups.max(cut.groups);
+        report.verdicts.push(checker.boot(rig, cut)?);
+    }
+    Ok(report)
+}
+
+/// Waits until two groups or more are in the cache: the fault then meets both.
+fn wait_for_groups(rig: &mut Rig) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(1);
+    rig.wait("two groups are in flight", RECOVERY, |rig| {
+        Ok(rig.device.lock().groups_unflushed() >= 2 || Instant::now() > end)
+    })
+}
+
+/// Makes the file system write its journal.
+fn provoke(rig: &Rig) -> Result<()> {
+    let path = rig.mount_dir()?.join("drill-poke");
+    // It is meant to fail.
+    if let Ok(mut file) = OpenOptions::new().create(true).append(true).open(path) {
+        let _ = file.write_all(b"poke");
+        let _ = file.sync_all();
+    }
+    Ok(())
+}
+
+/// The operator's part after a file system gave up: stop the node, mount again, start it.
+fn remount(rig: &mut Rig) -> Result<()> {
+    rig.kill_node()?;
+    rig.stop_load();
+    rig.unmount();
+    rig.mount()?;
+    rig.start_node()
+}

@@ -98,10 +98,14 @@ fn binary() -> Command {
 
 impl Node {
     fn start(sink: SocketAddr) -> Node {
+        Node::start_with(sink, &[])
+    }
+
+    fn start_with(sink: SocketAddr, env: &[(&str, &str)]) -> Node {
         // Not in /tmp, which may be memory: direct I/O wants a disk.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let (ingest, admin) = (free_port(), free_port());
-        let child = Node::spawn(&dir, ingest, admin, sink);
+        let child = Node::spawn(&dir, ingest, admin, sink, env);
         let node = Node {
             child,
             dir,
@@ -118,6 +122,7 @@ impl Node {
         ingest: SocketAddr,
         admin: SocketAddr,
         sink: SocketAddr,
+        env: &[(&str, &str)],
     ) -> Child {
         write_config(dir, ingest, admin, sink, "");
         let log = fs::OpenOptions::new()
@@ -129,6 +134,7 @@ impl Node {
             .args(["serve", "--config"])
             .arg(dir.path().join("ankusa.yml"))
             .current_dir(dir.path())
+            .envs(env.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -358,7 +364,7 @@ fn dead_letters_are_listed_and_a_replay_delivers_them_over_a_restart() {
         (&json!("paused"), &json!("operator"))
     );
     node.stop();
-    node.child = Node::spawn(&node.dir, node.ingest, node.admin, node.sink);
+    node.child = Node::spawn(&node.dir, node.ingest, node.admin, node.sink, &[]);
     node.until("ready again", || node.get("/ready").0 == 200);
     let kept = node.ask(&["replay", "show", &id]);
     assert_eq!(
@@ -388,6 +394,75 @@ fn dead_letters_are_listed_and_a_replay_delivers_them_over_a_restart() {
         1
     );
     node.stop();
+}
+
+#[test]
+fn replay_whose_deliveries_keep_dying_pauses_itself_and_can_be_resumed() {
+    let sink = Sink::start(410);
+    let mut node = Node::start(sink.address);
+    for n in 0..80 {
+        node.post("app", &json!({ "n": n }));
+    }
+    let dead = |node: &Node| node.metric("ankusa_queue_dead");
+    node.until("all dead", || dead(&node) == 80.0);
+    let order = json!({ "kind": "dlq", "per_second": 100 });
+    let (status, job) = node.order("POST", "/v1/replays", &order);
+    assert_eq!(status, 201, "{job}");
+    let path = format!("/v1/replays/{}", job["id"].as_str().unwrap());
+    let now = |node: &Node| node.get(&path).1;
+    node.until("no part runs", || now(&node)["state"] != "running");
+    let paused = now(&node);
+    assert_eq!(paused["state"], "paused", "{paused}");
+    assert_eq!(paused["reason"], "deliveries_keep_dying");
+    assert!(paused["moved"].as_u64().unwrap() < 80, "{paused}");
+
+    sink.status.store(200, Ordering::SeqCst);
+    node.order("PATCH", &path, &json!({ "state": "running" }));
+    node.until("done", || now(&node)["state"] == "done");
+    // What died again died after the job began: it is for another one.
+    node.order(
+        "POST",
+        "/v1/replays",
+        &json!({ "kind": "dlq", "per_second": 1000 }),
+    );
+    node.until("delivered", || node.get("/v1/wal").1["wal"]["hooks"] == 0);
+    assert_eq!(
+        node.get("/v1/replays").1["items"].as_array().unwrap().len(),
+        2
+    );
+    node.stop();
+}
+
+#[test]
+fn service_manager_hears_of_ready_alive_reloading_and_stopping() {
+    let sink = Sink::start(200);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let hear = |word: &str| {
+        let mut buffer = [0; 4096];
+        loop {
+            let got = socket.recv(&mut buffer).unwrap();
+            let text = String::from_utf8_lossy(&buffer[..got]).into_owned();
+            if text.contains(word) {
+                return text;
+            }
+        }
+    };
+    let env = [
+        ("NOTIFY_SOCKET", path.to_str().unwrap()),
+        ("WATCHDOG_USEC", "2000000"),
+    ];
+    let mut node = Node::start_with(sink.address, &env);
+    assert!(hear("READY=1").contains("STATUS=listening"));
+    hear("WATCHDOG=1");
+    hear("WATCHDOG=1");
+    node.signal("-HUP");
+    assert!(hear("RELOADING=1").contains("MONOTONIC_USEC="));
+    hear("READY=1");
+    node.stop();
+    hear("STOPPING=1");
 }
 
 #[test]
@@ -433,6 +508,28 @@ fn reload_takes_sources_over_refuses_a_broken_file_whole_and_buries_what_has_no_
             && items.iter().all(|l| l["reason"] == "sink_gone")
             && node.get("/v1/wal").1["wal"]["hooks"] == items.len()
     });
+
+    // They would die at once: a replay leaves them alone, until their sink is back.
+    let order = json!({ "kind": "dlq", "source": "more" });
+    let replay = || {
+        let (_, job) = node.order("POST", "/v1/replays", &order);
+        let path = format!("/v1/replays/{}", job["id"].as_str().unwrap());
+        node.until("replay done", || node.get(&path).1["state"] == "done");
+        node.get(&path).1
+    };
+    let left = replay();
+    assert_eq!(left["moved"], 0);
+    assert!(left["skipped"].as_u64().unwrap() >= 2, "{left}");
+    node.config(more);
+    node.signal("-HUP");
+    node.until("the sink is back", || {
+        node.get("/v1/tenants/default/sources/more").0 == 200
+    });
+    assert_eq!(replay()["moved"], left["skipped"]);
+    let held = "/v1/tenants/default/sources/more/sinks/held";
+    node.until("they wait", || {
+        node.get(held).1["waiting"] == left["skipped"]
+    });
     node.stop();
 }
 
@@ -457,6 +554,7 @@ fn families_move_with_traffic() {
         "ankusa_ingest_refused_total{reason=\"method_not_allowed\"}",
         "ankusa_ingest_duration_seconds_count",
         "ankusa_wal_sync_duration_seconds_count",
+        "ankusa_wal_commit_duration_seconds_count",
         "ankusa_wal_commit_batch_size_count",
         "ankusa_dispatch_attempt_duration_seconds_count",
         "ankusa_store_disk_bytes",

@@ -121,7 +121,7 @@ fn merge(offers: Vec<Offer>, limit: usize) -> (Vec<Value>, Option<Places>) {
         all.extend(letters.map(|(at, place, letter)| (at, offer.shard, place, letter)));
     }
     // Stable: letters of one shard keep their order.
-    all.sort_by(|a, b| b.0.cmp(&a.0));
+    all.sort_by_key(|(died_at_s, ..)| std::cmp::Reverse(*died_at_s));
     let mut items = Vec::new();
     for (_, shard, place, letter) in all.into_iter().take(limit) {
         places.0.insert(shard, place);

@@ -25,6 +25,9 @@ use crate::shard::Shard;
 const PER_SECOND_DEFAULT: u16 = 200;
 const PER_SECOND_MAX: u64 = 10_000;
 
+/// A part, and what its shard knows of what was asked for.
+type Told = (Part, Option<Wanted>);
+
 /// One job as its parts tell it.
 #[derive(Clone, Debug)]
 struct Job {
@@ -271,7 +274,7 @@ async fn turn<D: Disk>(
 
 /// Every job, by its id; what is told is durable.
 async fn jobs(core: &Rc<Core>) -> Result<BTreeMap<u64, Job>, Refused> {
-    let question = |core: Rc<Core>| -> LocalFuture<Option<Vec<(Part, Option<Wanted>)>>> {
+    let question = |core: Rc<Core>| -> LocalFuture<Option<Vec<Told>>> {
         Box::pin(async move {
             let shards = core.shards.borrow().clone();
             let mut found = Vec::new();
@@ -301,7 +304,7 @@ async fn jobs(core: &Rc<Core>) -> Result<BTreeMap<u64, Job>, Refused> {
     Ok(jobs)
 }
 
-fn parts<D: Disk>(shard: &Shard<D>) -> Vec<(Part, Option<Wanted>)> {
+fn parts<D: Disk>(shard: &Shard<D>) -> Vec<Told> {
     let state = shard.store.state();
     (0..replay::PARTS_MAX)
         .filter_map(|slot| Part::read(slot, |no| state.meta().counter(no)))

@@ -37,6 +37,8 @@ pub struct IngestLimits {
 pub trait Observer {
     /// A request to a source ended so, this long after its body was there.
     fn ended(&self, source_index: usize, outcome: Outcome, micros: u64);
+    /// A hook was committed, this long after it was queued.
+    fn committed(&self, micros: u64);
     /// A verification failed.
     fn verify_failed(&self, source_index: usize, reason: Reason);
     /// A retry with a key that is known and a body that may differ.
@@ -212,6 +214,7 @@ impl<D: Disk> Ingest<D> {
             verdict: Cell::new(None),
             waker: RefCell::new(None),
         });
+        let queued_us = self.host.mono_us();
         if self
             .commit
             .submit(Rc::clone(&item) as Rc<dyn Item>)
@@ -223,7 +226,11 @@ impl<D: Disk> Ingest<D> {
             return self.unavailable(Outcome::Overload);
         }
         match item.verdict().await {
-            Verdict::Committed => (Some(Outcome::Committed), answers::accepted(id)),
+            Verdict::Committed => {
+                let micros = self.host.mono_us().saturating_sub(queued_us);
+                self.observer.committed(micros);
+                (Some(Outcome::Committed), answers::accepted(id))
+            }
             Verdict::Overload => self.unavailable(Outcome::Overload),
             Verdict::StoreUnavailable => self.unavailable(Outcome::StoreUnavailable),
             Verdict::IntakeUnavailable => self.unavailable(Outcome::IntakeUnavailable),

@@ -220,7 +220,7 @@ families! {
     LoadShed "ankusa_load_shed_total" Counter, [], false,
         "Requests refused because too much was waiting.";
     WalCommitDuration "ankusa_wal_commit_duration_seconds" Histogram(Micro), [], false,
-        "From the queueing of a hook to the durability of its group.";
+        "From the queueing of a hook to its answer, once its group is durable.";
     WalSyncDuration "ankusa_wal_sync_duration_seconds" Histogram(Micro), [], false,
         "Write and sync of a group.";
     WalCommitBatchSize "ankusa_wal_commit_batch_size" Histogram(Whole), [], false,

@@ -167,6 +167,10 @@ impl Observer for CoreObserver {
         }
     }
 
+    fn committed(&self, micros: u64) {
+        self.metrics.observe(Metric::WalCommitDuration, micros);
+    }
+
     fn verify_failed(&self, _source_index: usize, _reason: Reason) {
         self.metrics.inc(Metric::VerifyFailures);
     }

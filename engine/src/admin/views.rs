@@ -64,11 +64,11 @@ pub async fn ready(core: &Rc<Core>) -> Reply {
     reply
 }
 
-/// `GET /metrics`: family by family, so that others run in between.
+/// `GET /metrics`: slice by slice, so that others run in between.
 pub async fn metrics(core: &Rc<Core>) -> Reply {
     let mut out = String::with_capacity(64 * 1024);
     let mut renderer = Renderer::new(Arc::clone(core.observer.metrics.registry()));
-    while renderer.next_family(&mut out) {
+    while renderer.next_slice(&mut out) {
         core.host.yield_now().await;
     }
     reply::text(StatusCode::OK, CONTENT_TYPE, out)

@@ -10,8 +10,8 @@
 //! so the number of series does not grow with tenants or traffic. Sources and sinks made over
 //! the admin API count as `other`. The families of the intake exist only when there is one.
 //!
-//! Recording never allocates and runs anywhere on its core; rendering allocates, is done family
-//! by family so that a core can yield in between, and runs on whichever core serves the scrape.
+//! Recording never allocates and runs anywhere on its core; rendering allocates, is done slice
+//! by slice so that a core can yield in between, and runs on whichever core serves the scrape.
 
 pub mod families;
 pub mod histogram;
@@ -188,7 +188,7 @@ impl Registry {
     /// The whole exposition at once: for tests and the command line. A core uses [`Renderer`].
     pub fn render(self: &Arc<Registry>) -> String {
         let (mut text, mut renderer) = (String::new(), Renderer::new(Arc::clone(self)));
-        while renderer.next_family(&mut text) {}
+        while renderer.next_slice(&mut text) {}
         text
     }
 

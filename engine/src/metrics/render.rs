@@ -1,8 +1,9 @@
-//! The Prometheus text exposition (version 0.0.4), a family at a time.
+//! The Prometheus text exposition (version 0.0.4), a slice of series at a time.
 //!
-//! Runs on whichever core serves the scrape; the caller yields between families.
+//! Runs on whichever core serves the scrape; the caller yields between slices.
 
 use std::fmt::Write;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -13,52 +14,75 @@ use super::{Block, Registry};
 /// The content type of what is rendered.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+/// Series written in one slice; a histogram counts as a slice of its own.
+const SLICE_SERIES: usize = 256;
+
 /// One scrape under way.
 pub struct Renderer {
     registry: Arc<Registry>,
     next: usize,
+    /// Series of the next family that are written already.
+    at: usize,
 }
 
 impl Renderer {
     /// A scrape from the start.
     pub fn new(registry: Arc<Registry>) -> Renderer {
-        Renderer { registry, next: 0 }
+        Renderer {
+            registry,
+            next: 0,
+            at: 0,
+        }
     }
 
-    /// Appends the next family; false when there was none left.
-    pub fn next_family(&mut self, out: &mut String) -> bool {
+    /// Appends the next series, of one family; false when there was none left. Under a
+    /// millisecond, however many sources there are.
+    pub fn next_slice(&mut self, out: &mut String) -> bool {
         let Some(metric) = Metric::ALL.get(self.next) else {
             return false;
         };
-        self.next += 1;
-        if let Some(start) = self.registry.starts[*metric as usize] {
+        let (registry, family) = (&self.registry, metric.family());
+        let series = family.series_count(registry.sources.len(), registry.sinks.len());
+        let slice = match family.kind {
+            Kind::Histogram(_) => 1,
+            _ => SLICE_SERIES,
+        };
+        let end = (self.at + slice).min(series);
+        if let Some(start) = registry.starts[*metric as usize] {
             // Writing to a string cannot fail.
-            _ = write_family(&self.registry, metric.family(), start, out);
+            _ = write_series(registry, family, start, self.at..end, out);
+        }
+        self.at = end;
+        if end == series {
+            (self.next, self.at) = (self.next + 1, 0);
         }
         true
     }
 }
 
-fn write_family(
+fn write_series(
     registry: &Registry,
     family: &Family,
     start: usize,
+    series: Range<usize>,
     out: &mut String,
 ) -> std::fmt::Result {
-    let word = match family.kind {
-        Kind::Counter | Kind::CounterPerCore => "counter",
-        Kind::Histogram(_) => "histogram",
-        _ => "gauge",
-    };
-    writeln!(
-        out,
-        "# HELP {} {}\n# TYPE {} {word}",
-        family.name, family.help, family.name
-    )?;
-    let series = family.series_count(registry.sources.len(), registry.sinks.len());
-    for at in 0..series {
+    if series.start == 0 {
+        let word = match family.kind {
+            Kind::Counter | Kind::CounterPerCore => "counter",
+            Kind::Histogram(_) => "histogram",
+            _ => "gauge",
+        };
+        writeln!(
+            out,
+            "# HELP {} {}\n# TYPE {} {word}",
+            family.name, family.help, family.name
+        )?;
+    }
+    let values: Vec<_> = family.labels.iter().map(|l| l.values(registry)).collect();
+    for at in series {
         let cell = start + at * family.cells_each();
-        let labels = labels_of(registry, family, at);
+        let labels = labels_of(&values, family, at);
         match family.kind {
             Kind::Counter => {
                 let sum = merged(registry, cell, u64::wrapping_add);
@@ -154,11 +178,10 @@ fn write_scaled(out: &mut String, value: u64, scale: Scale) -> std::fmt::Result 
     Ok(())
 }
 
-fn labels_of(registry: &Registry, family: &Family, series: usize) -> String {
+fn labels_of(values: &[Vec<&str>], family: &Family, series: usize) -> String {
     let mut parts = Vec::with_capacity(family.labels.len());
     let mut rest = series;
-    for label in family.labels.iter().rev() {
-        let values = label.values(registry);
+    for (label, values) in family.labels.iter().zip(values).rev() {
         parts.push(format!(
             "{}=\"{}\"",
             label.name(),

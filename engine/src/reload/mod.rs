@@ -52,6 +52,12 @@ fn next(current: &Config, loaded: Loaded) -> Next {
         .partition(|path| AT_START.iter().any(|prefix| path.starts_with(prefix)));
     diff.live = live;
     diff.restart.extend::<Vec<String>>(at_start);
+    // IMPORTANT: the port stays where it is until a restart, so it stays guarded until then, even
+    // where the new file moves it to loopback and takes the token away.
+    if loaded.config.admin.token.is_none() && !current.admin.ip.is_loopback() {
+        diff.live.retain(|path| path != "admin.token");
+        diff.restart.push("admin.token".into());
+    }
     Next {
         config: merge(current, loaded.config, &diff),
         diff,
@@ -69,6 +75,9 @@ fn merge(old: &Config, mut new: Config, diff: &Diff) -> Config {
     new.http.clone_from(&old.http);
     new.http.max_body_bytes = body_bytes;
     (new.admin.ip, new.admin.port) = (old.admin.ip, old.admin.port);
+    if diff.restart.iter().any(|path| path == "admin.token") {
+        new.admin.token.clone_from(&old.admin.token);
+    }
     new.wal.clone_from(&old.wal);
     new.queue.clone_from(&old.queue);
     new.dedupe.clone_from(&old.dedupe);

@@ -48,3 +48,24 @@ fn same_file_changes_nothing() {
     assert!(next.diff.is_empty());
     assert_eq!(next.config.sources, old.sources);
 }
+
+/// A file may move the admin port to loopback and drop its token; the port moves only at a restart.
+#[test]
+fn port_that_others_can_reach_keeps_its_token_until_the_restart_that_moves_it() {
+    let (_, next) = check(
+        "admin: { ip: 0.0.0.0, token: secret-secret-secret-secret-secret }",
+        "admin: { ip: 127.0.0.1 }",
+    );
+    assert!(!next.config.admin.ip.is_loopback());
+    assert!(next.config.admin.token.is_some());
+    assert!(next.diff.restart.contains(&"admin.token".to_string()));
+    let (_, next) = check(
+        "admin: { token: secret-secret-secret-secret-secret }",
+        "admin: { token: other-other-other-other-other-other }",
+    );
+    assert_eq!(next.diff.live, ["admin.token"]);
+    assert_eq!(
+        next.config.admin.token.unwrap().expose_str(),
+        "other-other-other-other-other-other"
+    );
+}

@@ -20,7 +20,7 @@ use atomic_waker::AtomicWaker;
 use rdkafka::ClientConfig;
 use rdkafka::bindings as sys;
 
-use crate::record::{HEADERS, NAMES};
+use crate::record::HEADERS;
 
 /// One delivery report.
 pub(super) struct Report {
@@ -44,14 +44,18 @@ unsafe impl Send for RawClient {}
 // SAFETY: as above.
 unsafe impl Sync for RawClient {}
 
-/// Header names with their terminating zero, in the order of [`NAMES`].
-fn c_names() -> [CString; HEADERS] {
-    NAMES.map(|name| CString::new(name).unwrap_or_default())
-}
-
-thread_local! {
-    static C_NAMES: [CString; HEADERS] = c_names();
-}
+/// Header names with their terminating zero, in the order of [`crate::record::NAMES`].
+const C_NAMES: [&CStr; HEADERS] = [
+    c"ankusa_intake_v",
+    c"ankusa_intake_kind",
+    c"ankusa_intake_node",
+    c"ankusa_intake_shard",
+    c"ankusa_intake_seq",
+    c"ankusa_intake_id",
+    c"ankusa_intake_incarnation",
+    c"ankusa_intake_tenant",
+    c"ankusa_intake_source",
+];
 
 /// Runs on a thread of the library, under the queue's lock: wakes and nothing else.
 unsafe extern "C" fn on_event(_: *mut sys::rd_kafka_t, wake: *mut c_void) {
@@ -125,48 +129,46 @@ impl RawClient {
         };
         type Union = sys::rd_kafka_vu_s__bindgen_ty_1;
         let entry = |vtype, u| sys::rd_kafka_vu_t { vtype, u };
-        C_NAMES.with(|names| {
-            let header = |at: usize| {
-                let value: &[u8] = headers[at];
-                let header = sys::rd_kafka_vu_s__bindgen_ty_1__bindgen_ty_2 {
-                    name: names[at].as_ptr(),
-                    val: value.as_ptr().cast(),
-                    size: value.len() as isize,
-                };
-                entry(V::RD_KAFKA_VTYPE_HEADER, Union { header })
+        let header = |at: usize| {
+            let value: &[u8] = headers[at];
+            let header = sys::rd_kafka_vu_s__bindgen_ty_1__bindgen_ty_2 {
+                name: C_NAMES[at].as_ptr(),
+                val: value.as_ptr().cast(),
+                size: value.len() as isize,
             };
-            let args: [sys::rd_kafka_vu_t; 6 + HEADERS] = std::array::from_fn(|at| match at {
-                0 => entry(V::RD_KAFKA_VTYPE_RKT, Union { rkt: self.topic }),
-                1 => entry(V::RD_KAFKA_VTYPE_PARTITION, Union { i32_: partition }),
-                2 => entry(
-                    V::RD_KAFKA_VTYPE_VALUE,
-                    Union {
-                        mem: memory(payload),
-                    },
-                ),
-                3 => entry(V::RD_KAFKA_VTYPE_KEY, Union { mem: memory(key) }),
-                4 => entry(
-                    V::RD_KAFKA_VTYPE_OPAQUE,
-                    Union {
-                        ptr: std::ptr::without_provenance_mut(opaque as usize),
-                    },
-                ),
-                // Neither copy nor free: the bytes are ours until the report.
-                5 => entry(V::RD_KAFKA_VTYPE_MSGFLAGS, Union { i: 0 }),
-                _ => header(at - 6),
-            });
-            // SAFETY: the arguments are valid for the call, which copies all of them but the
-            // payload, for which the caller answers.
-            unsafe {
-                let error = sys::rd_kafka_produceva(self.rk, args.as_ptr(), args.len());
-                if error.is_null() {
-                    return Ok(());
-                }
-                let code = sys::rd_kafka_error_code(error) as i32;
-                sys::rd_kafka_error_destroy(error);
-                Err(code)
+            entry(V::RD_KAFKA_VTYPE_HEADER, Union { header })
+        };
+        let args: [sys::rd_kafka_vu_t; 6 + HEADERS] = std::array::from_fn(|at| match at {
+            0 => entry(V::RD_KAFKA_VTYPE_RKT, Union { rkt: self.topic }),
+            1 => entry(V::RD_KAFKA_VTYPE_PARTITION, Union { i32_: partition }),
+            2 => entry(
+                V::RD_KAFKA_VTYPE_VALUE,
+                Union {
+                    mem: memory(payload),
+                },
+            ),
+            3 => entry(V::RD_KAFKA_VTYPE_KEY, Union { mem: memory(key) }),
+            4 => entry(
+                V::RD_KAFKA_VTYPE_OPAQUE,
+                Union {
+                    ptr: std::ptr::without_provenance_mut(opaque as usize),
+                },
+            ),
+            // Neither copy nor free: the bytes are ours until the report.
+            5 => entry(V::RD_KAFKA_VTYPE_MSGFLAGS, Union { i: 0 }),
+            _ => header(at - 6),
+        });
+        // SAFETY: the arguments are valid for the call, which copies all of them but the
+        // payload, for which the caller answers.
+        unsafe {
+            let error = sys::rd_kafka_produceva(self.rk, args.as_ptr(), args.len());
+            if error.is_null() {
+                return Ok(());
             }
-        })
+            let code = sys::rd_kafka_error_code(error) as i32;
+            sys::rd_kafka_error_destroy(error);
+            Err(code)
+        }
     }
 
     /// Takes reports and error codes off the queue until it is empty or `most` reports were taken
@@ -260,6 +262,20 @@ impl Drop for RawClient {
             sys::rd_kafka_queue_destroy(self.queue);
             sys::rd_kafka_topic_destroy(self.topic);
             sys::rd_kafka_destroy(self.rk);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! The two lists of names are one.
+    use super::C_NAMES;
+    use crate::record::NAMES;
+
+    #[test]
+    fn the_names_are_those_of_the_record() {
+        for (c, name) in C_NAMES.iter().zip(NAMES) {
+            assert_eq!(c.to_bytes(), name.as_bytes());
         }
     }
 }

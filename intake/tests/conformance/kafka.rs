@@ -3,15 +3,15 @@
 
 use std::process::Command;
 
-use ankusa_intake::kafka::{KafkaLog, KafkaPublisher, KafkaSettings};
-use ankusa_intake::{IntakeLog, wait_for};
+use ankusa_intake::kafka::{KafkaLog, KafkaPublisher, KafkaSettings, Sasl, SaslMechanism, Tls};
+use ankusa_intake::{From, IntakeLog, wait_for};
 use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use std::time::Duration;
 
-use crate::cases::run_all;
-use crate::driver::{Harness, NODE};
+use crate::cases::{EXPECTED, run_all};
+use crate::driver::{Driver, Harness, NODE, read_back};
 
 const BROKERS: &str = "127.0.0.1:19091,127.0.0.1:19092,127.0.0.1:19093";
 
@@ -114,4 +114,79 @@ fn the_kafka_adapter_passes_every_case() {
             log,
         }
     });
+}
+
+/// TLS with a client certificate, and SASL: right, and wrong in each part.
+#[test]
+fn the_kafka_adapter_speaks_tls_and_sasl() {
+    let Ok(path) = std::env::var("ANKUSA_KAFKA") else {
+        println!("skipped: ANKUSA_KAFKA does not name drills/kafka");
+        return;
+    };
+    let topic = format!("tls.{}", std::process::id());
+    let made = script(&path, &["topic", "create", &topic]);
+    assert!(made.contains(&topic));
+    let state = script(&path, &["where"]);
+    let tls = |name: &str| Some(format!("{}/tls/{name}", state.trim()).into());
+    let with = |mechanism, password: &str, certificate: bool| {
+        let mut settings = settings(&topic, NODE);
+        let secure = BROKERS.split(',').map(|b| b.replace(":190", ":192"));
+        settings.brokers = secure.collect();
+        settings.tls = Some(Tls {
+            ca: tls("ca.crt"),
+            certificate: tls("client.crt").filter(|_| certificate),
+            key: tls("client.key").filter(|_| certificate),
+            key_password: None,
+        });
+        settings.sasl = Some(Sasl {
+            mechanism,
+            username: "ankusa".to_owned(),
+            password: password.to_owned(),
+        });
+        KafkaLog::open(settings).unwrap()
+    };
+    for mechanism in [SaslMechanism::Plain, SaslMechanism::ScramSha512] {
+        let log = with(mechanism, "secret", true);
+        let publisher = wait_for(log.publisher(0, 0)).unwrap();
+        Driver::new(publisher).commit_one(1, b"over TLS");
+        assert_eq!(wait_for(log.verify(EXPECTED)).unwrap().findings, []);
+        let (_, read) = read_back(&log, NODE, 0, From::Earliest).unwrap();
+        assert!(read.records >= 1);
+        let wrong = with(mechanism, "wrong", true);
+        println!(
+            "{mechanism:?}, wrong password: {:?}",
+            wait_for(wrong.bounds(0))
+        );
+        assert!(wait_for(wrong.bounds(0)).is_err());
+    }
+    let log = with(SaslMechanism::Plain, "secret", true);
+    let certificate = format!("{}/tls/client.crt", state.trim());
+    a_changed_certificate_file_is_picked_up(&log, &certificate);
+    let bare = with(SaslMechanism::Plain, "secret", false);
+    println!("no client certificate: {:?}", wait_for(bare.bounds(0)));
+    assert!(wait_for(bare.bounds(0)).is_err());
+}
+
+/// A rotated certificate means a new client under the same publisher, while records are in flight.
+fn a_changed_certificate_file_is_picked_up(log: &KafkaLog, certificate: &str) {
+    let mut driver = Driver::new(wait_for(log.publisher(0, 1)).unwrap());
+    driver.commit_one(1, b"old client");
+    let file = std::fs::File::options().write(true).open(certificate);
+    file.unwrap()
+        .set_modified(std::time::SystemTime::now())
+        .unwrap();
+    let begun = std::time::Instant::now();
+    let mut seq = 2;
+    while driver.publisher.rebuilds() == 0 {
+        driver.publish(seq, &[bytes::Bytes::from_static(b"meanwhile")], 2_000_000);
+        let wanted = seq;
+        driver.until("answer", |got| got.contains_key(&wanted));
+        seq += 1;
+        assert!(begun.elapsed() < Duration::from_secs(60), "never picked up");
+    }
+    driver.commit_one(seq, b"new client");
+    println!(
+        "certificate file changed: new client after {:?}",
+        begun.elapsed()
+    );
 }

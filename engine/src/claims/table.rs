@@ -2,7 +2,10 @@
 //! in a chunked ring, and a hash index of four-byte positions.
 //!
 //! Arrival order is eviction order. A row that expires before older ones is a hole until the
-//! front of the ring passes it; the sweep and every lookup see it as absent. Pure.
+//! front of the ring passes it; the sweep and every lookup see it as absent. Rows that outlive
+//! those behind them (times to live differ between sources) would keep holes for as long as they
+//! live, so once holes outnumber rows the front row is moved to the end: memory follows the live
+//! rows. Pure.
 
 use std::collections::VecDeque;
 
@@ -16,6 +19,9 @@ pub const ROW_BYTES: usize = 36;
 
 /// Rows of one chunk of the ring.
 const CHUNK_ROWS: usize = 1024;
+
+/// Holes at the front that one insert or one step of the sweep steps over.
+const TRIM_STEP: usize = 64;
 
 /// One row, packed to [`ROW_BYTES`]. `expiry_s == 0` is a hole.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +79,12 @@ impl KeyTable {
         while self.index.len() >= self.keys_max {
             self.evict_oldest(now_s);
         }
+        self.append(key, id, expiry_s);
+        self.trim_front(TRIM_STEP);
+        self.compact();
+    }
+
+    fn append(&mut self, key: KeyHash, id: HookId, expiry_s: u32) {
         let offset = self.front + self.rows;
         if offset == self.chunks.len() * CHUNK_ROWS {
             const HOLE: Row = Row {
@@ -109,7 +121,24 @@ impl KeyTable {
             }
             self.sweep_at += 1;
         }
-        self.trim_front();
+        self.trim_front(rows_max.saturating_mul(TRIM_STEP));
+        for _ in 0..rows_max {
+            self.compact();
+        }
+    }
+
+    /// Moves the front row to the end while holes outnumber rows.
+    fn compact(&mut self) {
+        if self.rows <= 2 * self.index.len() + 2 * CHUNK_ROWS {
+            return;
+        }
+        let row = self.chunks[self.front / CHUNK_ROWS][self.front % CHUNK_ROWS];
+        if row.expiry_s != 0 {
+            let key = KeyHash(row.key);
+            self.remove(key);
+            self.append(key, HookId(row.id), row.expiry_s);
+        }
+        self.trim_front(TRIM_STEP);
     }
 
     /// Keys in the index.
@@ -159,7 +188,7 @@ impl KeyTable {
     }
 
     fn evict_oldest(&mut self, now_s: u32) {
-        self.trim_front();
+        self.trim_front(usize::MAX);
         if self.rows == 0 {
             return;
         }
@@ -168,11 +197,12 @@ impl KeyTable {
             self.evicted_count += 1;
         }
         self.remove(KeyHash(row.key));
-        self.trim_front();
+        self.trim_front(TRIM_STEP);
     }
 
-    fn trim_front(&mut self) {
-        while self.rows > 0 {
+    /// Steps over at most `most` holes at the front.
+    fn trim_front(&mut self, most: usize) {
+        for _ in 0..most.min(self.rows) {
             if self.chunks[0][self.front].expiry_s != 0 {
                 break;
             }

@@ -210,3 +210,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn rows_that_expire_behind_one_that_lives_long_give_their_memory_back() {
+    let long = KeyHash([0xFF; 16]);
+    let mut table = KeyTable::new(1_000_000);
+    table.insert(long, id(1), u32::MAX, 0);
+    let mut most = 0;
+    for now_s in 0..300_000u32 {
+        let mut key = [0; 16];
+        key[..4].copy_from_slice(&now_s.to_le_bytes());
+        key[8..12].copy_from_slice(&now_s.wrapping_mul(0x9E37_79B9).to_le_bytes());
+        table.insert(KeyHash(key), id(2), now_s + 10, now_s);
+        table.sweep(now_s, 16);
+        most = most.max(table.memory_bytes());
+    }
+    assert_eq!(table.get(long, 300_000), Some(id(1)), "the long-lived one");
+    assert!(most < 1 << 20, "{most} bytes for a dozen live rows");
+}

@@ -119,11 +119,10 @@ impl<D: Disk> Commit<D> {
         self.inner.store.admit()
     }
 
-    /// Queues a hook for the next group. It is settled exactly once after `Ok`, and never after
-    /// an `Err` (the queue is full).
-    pub fn submit(&self, item: Rc<dyn Item>) -> Result<(), Rc<dyn Item>> {
-        let now_us = self.inner.host.mono_us();
-        self.inner.committer.borrow_mut().offer(item, now_us)?;
+    /// Queues a hook for the next group; its request was whole at `since_us`. It is settled exactly
+    /// once after `Ok`, and never after an `Err` (the queue is full).
+    pub fn submit(&self, item: Rc<dyn Item>, since_us: u64) -> Result<(), Rc<dyn Item>> {
+        self.inner.committer.borrow_mut().offer(item, since_us)?;
         self.inner.wake();
         Ok(())
     }
@@ -168,6 +167,16 @@ impl<D: Disk> Commit<D> {
             inner.host.sleep(Duration::from_millis(1)).await;
         }
         true
+    }
+
+    /// Completes when every record that was in the store's queue is durable.
+    pub async fn flush(&self) {
+        let inner = &self.inner;
+        while inner.store.queued() > 0 || inner.store.durable_lsn() < inner.store.applied_lsn() {
+            inner.linger_over.set(true);
+            inner.wake();
+            inner.host.sleep(Duration::from_millis(1)).await;
+        }
     }
 
     /// Takes no more, and completes when nothing waits and nothing is in flight. The store is
@@ -322,7 +331,7 @@ impl<D: Disk> Inner<D> {
         mutations::point("commit.built");
         let lsn = self.store.submit(builder);
         mutations::point("commit.submitted");
-        committer.started(lsn, taken, now_us);
+        committer.started(lsn, taken);
         drop(committer);
         self.started.borrow_mut().push_back((lsn, now_us));
         self.listener.group_started(records, bytes);

@@ -81,8 +81,8 @@ pub struct QueueLimits {
     pub records_max: usize,
     /// Most bytes of hooks waiting for a group.
     pub bytes_max: usize,
-    /// A hook that waits longer is refused; one whose group is in flight longer is answered while
-    /// the commit goes on.
+    /// From a whole request to its answer. A hook that still waits then is refused; one whose group
+    /// is in flight is answered while the commit goes on.
     pub deadline_us: u64,
 }
 
@@ -105,6 +105,7 @@ struct Waiting {
 
 struct Entry {
     item: Rc<dyn Item>,
+    since_us: u64,
     seq: Seq,
     log: Half,
     settled: bool,
@@ -114,7 +115,6 @@ struct Entry {
 struct Group {
     lsn: Lsn,
     local: Half,
-    started_us: u64,
     unsettled: usize,
     entries: Vec<Entry>,
 }
@@ -176,8 +176,9 @@ impl Committer {
         }
     }
 
-    /// Queues a hook. `Err`: the queue is full by count or bytes; nothing is kept.
-    pub fn offer(&mut self, item: Rc<dyn Item>, now_us: u64) -> Result<(), Rc<dyn Item>> {
+    /// Queues a hook whose request was whole at `since_us`: what it waited for elsewhere counts
+    /// against its deadline. `Err`: the queue is full by count or bytes; nothing is kept.
+    pub fn offer(&mut self, item: Rc<dyn Item>, since_us: u64) -> Result<(), Rc<dyn Item>> {
         let bytes = item.record_bytes();
         let over = self.waiting.len() >= self.limits.records_max
             || (self.waiting_bytes + bytes > self.limits.bytes_max && !self.waiting.is_empty());
@@ -188,7 +189,7 @@ impl Committer {
         self.waiting.push_back(Waiting {
             item,
             bytes,
-            since_us: now_us,
+            since_us,
         });
         Ok(())
     }
@@ -255,6 +256,7 @@ impl Committer {
         };
         taken.entries.push(Entry {
             item: next.item,
+            since_us: next.since_us,
             seq,
             log,
             settled: false,
@@ -263,7 +265,7 @@ impl Committer {
     }
 
     /// The group was handed to the store under `lsn`.
-    pub fn started(&mut self, lsn: Lsn, taken: Taken, now_us: u64) {
+    pub fn started(&mut self, lsn: Lsn, taken: Taken) {
         assert!(
             self.groups.back().is_none_or(|g| g.lsn < lsn) && self.last_local < lsn,
             "groups start in LSN order"
@@ -272,7 +274,6 @@ impl Committer {
         self.groups.push_back(Group {
             lsn,
             local: Half::Open,
-            started_us: now_us,
             unsettled,
             entries: taken.entries,
         });
@@ -325,30 +326,27 @@ impl Committer {
         self.drop_settled();
     }
 
-    /// Refuses what has waited past the deadline, and answers the requests of groups that have
-    /// been in flight past it; those go on.
+    /// Refuses what waits past its deadline, and answers the requests past it whose group is in
+    /// flight; those go on.
     pub fn expire(&mut self, now_us: u64) {
         let deadline_us = self.limits.deadline_us;
-        while let Some(first) = self.waiting.front() {
-            if now_us.saturating_sub(first.since_us) < deadline_us {
-                break;
-            }
-            self.waiting_bytes -= first.bytes;
-            if let Some(first) = self.waiting.pop_front() {
-                first
-                    .item
-                    .settle(Seq(0), Verdict::Overload, Remains::Nothing);
-            }
+        let is_late = |since_us: u64| now_us.saturating_sub(since_us) >= deadline_us;
+        // Not in the order of their requests: one may have waited for a claim before it came here.
+        if self.waiting.iter().any(|w| is_late(w.since_us)) {
+            let bytes = &mut self.waiting_bytes;
+            self.waiting.retain(|waiting| {
+                let late = is_late(waiting.since_us);
+                if late {
+                    *bytes -= waiting.bytes;
+                    waiting
+                        .item
+                        .settle(Seq(0), Verdict::Overload, Remains::Nothing);
+                }
+                !late
+            });
         }
-        for group in &mut self.groups {
-            if now_us.saturating_sub(group.started_us) < deadline_us {
-                break;
-            }
-            for entry in group
-                .entries
-                .iter_mut()
-                .filter(|e| !e.settled && !e.abandoned)
-            {
+        for entry in self.groups.iter_mut().flat_map(|g| &mut g.entries) {
+            if is_late(entry.since_us) && !entry.settled && !entry.abandoned {
                 entry.abandoned = true;
                 entry.item.abandon();
             }

@@ -45,7 +45,7 @@ fn start(c: &mut Committer, lsn: u64, seqs: &[u64], with_log: bool) {
     for seq in seqs {
         c.take(&mut taken, with_log, |_| Seq(*seq));
     }
-    c.started(Lsn(lsn), taken, 0);
+    c.started(Lsn(lsn), taken);
 }
 
 fn ignore(_: Seq) {}
@@ -204,6 +204,8 @@ fn what_waits_past_the_deadline_is_overload_and_what_is_in_flight_goes_on() {
     c.offer(a.clone(), 0).ok().unwrap();
     start(&mut c, 1, &[1], false);
     c.offer(b.clone(), 50).ok().unwrap();
+    c.expire(99);
+    assert_eq!(*a.abandoned.borrow(), 0);
     c.expire(149);
     assert_eq!(*a.abandoned.borrow(), 1);
     assert!(b.settled.borrow().is_empty());
@@ -232,4 +234,23 @@ fn a_record_that_does_not_fit_stays_for_the_next_group() {
         (c.waiting(), c.waiting_bytes(), c.next_bytes()),
         (1, 20, Some(20))
     );
+}
+
+#[test]
+fn a_deadline_counts_from_the_whole_request_also_in_the_queue_and_in_flight() {
+    let mut c = committer();
+    // The first two waited elsewhere for 90 of their 100; the third did not.
+    let (flying, queued, fresh) = (probe(1), probe(1), probe(1));
+    c.offer(flying.clone(), 10).ok().unwrap();
+    start(&mut c, 1, &[1], false);
+    c.offer(fresh.clone(), 100).ok().unwrap();
+    c.offer(queued.clone(), 10).ok().unwrap();
+    c.expire(110);
+    assert_eq!(*flying.abandoned.borrow(), 1, "in flight");
+    assert_eq!(
+        *queued.settled.borrow(),
+        [(Seq(0), Verdict::Overload, Remains::Nothing)]
+    );
+    assert!(fresh.settled.borrow().is_empty());
+    assert_eq!((c.waiting(), c.waiting_bytes()), (1, 1));
 }

@@ -151,7 +151,7 @@ impl<D: Disk> Ingest<D> {
     async fn hook(&self, request: Request, source: Rc<Source>) -> Response {
         let started_us = self.host.mono_us();
         let index = source.index;
-        let (outcome, response) = self.decide(request, source).await;
+        let (outcome, response) = self.decide(request, source, started_us).await;
         let micros = self.host.mono_us().saturating_sub(started_us);
         if let Some(outcome) = outcome {
             self.observer.ended(index, outcome, micros);
@@ -159,7 +159,12 @@ impl<D: Disk> Ingest<D> {
         response
     }
 
-    async fn decide(&self, request: Request, source: Rc<Source>) -> (Option<Outcome>, Response) {
+    async fn decide(
+        &self,
+        request: Request,
+        source: Rc<Source>,
+        started_us: u64,
+    ) -> (Option<Outcome>, Response) {
         let received_at_ms = self.host.wall_ms();
         let verification = match self.verify(&request, &source, received_at_ms / 1000).await {
             Ok(verified) if verified.signed => Verification::Verified,
@@ -196,7 +201,7 @@ impl<D: Disk> Ingest<D> {
         };
         let claim = match &dedupe {
             None => None,
-            Some(dedupe) => match self.claim(dedupe.hash, id, received_at_ms).await {
+            Some(dedupe) => match self.claim(dedupe.hash, id, started_us).await {
                 Ok(claim) => Some(claim),
                 Err(answer) => return answer,
             },
@@ -217,7 +222,7 @@ impl<D: Disk> Ingest<D> {
         let queued_us = self.host.mono_us();
         if self
             .commit
-            .submit(Rc::clone(&item) as Rc<dyn Item>)
+            .submit(Rc::clone(&item) as Rc<dyn Item>, started_us)
             .is_err()
         {
             if let Some(claim) = item.claim {
@@ -241,13 +246,13 @@ impl<D: Disk> Ingest<D> {
         &self,
         key: KeyHash,
         id: HookId,
-        received_at_ms: u64,
+        started_us: u64,
     ) -> Result<crate::claims::Claim, (Option<Outcome>, Response)> {
         if (self.congested)() {
             return Err(self.unavailable(Outcome::Overload));
         }
-        let now_s = (received_at_ms / 1000) as u32;
-        let asked = self.desk.claim(key, id, now_s, self.host.mono_us());
+        let now_s = (self.host.wall_ms() / 1000) as u32;
+        let asked = self.desk.claim(key, id, now_s, started_us);
         // Boxed: most connections never wait for a claim, and its future would be in all of them.
         match Box::pin(asked).await {
             Claimed::Granted(claim) => Ok(claim),

@@ -159,7 +159,7 @@ impl Rig {
         assert!(
             self.shard
                 .commit
-                .submit(Rc::clone(&post) as Rc<dyn Item>)
+                .submit(Rc::clone(&post) as Rc<dyn Item>, self.host.mono_us())
                 .is_ok()
         );
         post
@@ -355,6 +355,30 @@ fn what_was_acked_is_delivered_after_a_crash_that_kept_only_what_was_synced() {
         let given = again.given.0.borrow();
         for n in 1..=9 {
             assert!(given.contains(&HookId([n; 16])), "hook {n} after {mode:?}");
+        }
+    }
+}
+
+#[test]
+fn numbers_of_sinks_are_durable_before_the_first_hook_that_is_taken() {
+    let rig = rig();
+    // More than one group takes of what is queued.
+    let sinks: Vec<SinkNo> = (0..3_000)
+        .map(|n| {
+            let name = format!("sink-{n}");
+            rig.shard.sink_no(b"t", b"s", name.as_bytes()).unwrap()
+        })
+        .collect();
+    rig.world.block_on(rig.shard.commit.flush()).unwrap();
+    let snapshot = rig.disk.snapshot();
+    for mode in snapshot.modes(3, 4) {
+        let world = SimWorld::new(2).in_order();
+        let disk = SimDisk::with_image(&world, SimDiskConfig::new(2), &snapshot.image(&mode));
+        let again = rig_on(world, disk);
+        let state = again.shard.store.state();
+        for (n, sink) in sinks.iter().enumerate() {
+            let name = state.names().get(*sink).map(|s| s.name.to_vec());
+            assert_eq!(name, Some(format!("sink-{n}").into_bytes()), "{mode:?}");
         }
     }
 }

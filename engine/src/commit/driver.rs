@@ -169,14 +169,21 @@ impl<D: Disk> Commit<D> {
         true
     }
 
-    /// Completes when every record that was in the store's queue is durable.
-    pub async fn flush(&self) {
+    /// True when every record that was in the store's queue is durable, false when that was not so
+    /// `within` that time.
+    pub async fn flush(&self, within: Duration) -> bool {
         let inner = &self.inner;
+        let started_us = inner.host.mono_us();
         while inner.store.queued() > 0 || inner.store.durable_lsn() < inner.store.applied_lsn() {
+            let waited_us = inner.host.mono_us().saturating_sub(started_us);
+            if u128::from(waited_us) > within.as_micros() {
+                return false;
+            }
             inner.linger_over.set(true);
             inner.wake();
             inner.host.sleep(Duration::from_millis(1)).await;
         }
+        true
     }
 
     /// Takes no more, and completes when nothing waits and nothing is in flight. The store is

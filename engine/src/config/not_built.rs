@@ -60,6 +60,10 @@ pub(super) const NOT_BUILT: &[NotBuilt] = &[
         "fleet is not in this version yet; node is",
     ),
     key("fleet", "claims of a fleet are not in this version yet"),
+    key(
+        "sources.*.dedupe.on_fleet_down",
+        "claims of a fleet are not in this version yet",
+    ),
     key("intake", "the intake log is not in this version yet"),
     NotBuilt {
         path: "backup.enabled",

@@ -53,6 +53,7 @@ impl Rules<'_> {
 pub(super) fn check(c: &Config, values: &Values) {
     let r = Rules { values };
     listeners(c, &r);
+    taken_paths(c, &r);
     sizes(c, &r);
     dispatch(c, &r);
     if c.dedupe.scope == DedupeScope::Fleet {
@@ -113,6 +114,20 @@ fn listeners(c: &Config, r: &Rules<'_>) {
     if let Some(token) = &c.admin.token {
         let good = token.expose().iter().all(|b| (b'!'..=b'~').contains(b));
         r.check(&["admin.token"], good, || "holds a character that cannot stand in an authorization header; use printable ASCII without spaces".into());
+    }
+}
+
+/// Without a prefix a source has the paths right under the root, where two are taken.
+fn taken_paths(c: &Config, r: &Rules<'_>) {
+    for source in c.sources.iter().filter(|_| c.http.prefix.is_empty()) {
+        let taken = matches!(source.name.as_str(), "health" | "ready");
+        let key = format!("sources.{}", source.name);
+        r.check(&[&key, "http.prefix"], !taken, || {
+            format!(
+                "http.prefix is / and /{} is asked by balancers; give the source another name",
+                source.name
+            )
+        });
     }
 }
 

@@ -82,8 +82,12 @@ pub(super) const FOREIGN: &[(&str, &str)] = &[
     ("wal.segment_size", "here it is wal.segment_bytes"),
     ("wal.fsync", "here it is wal.sync"),
     (
+        "dispatch.batch",
+        "a delivery starts as soon as there is room for it; remove it",
+    ),
+    (
         "dispatch.sink_concurrency",
-        "sinks share dispatch.concurrency in turn; remove it",
+        "here it is dispatch.concurrency",
     ),
     (
         "dispatch.poll_ms",

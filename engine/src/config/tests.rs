@@ -197,14 +197,14 @@ fn printed_yaml_loads_again_with_the_same_values() {
 fn what_a_reload_takes_over_is_told_from_what_it_cannot() {
     let load = |yaml: &str| load_text(yaml, &[]).unwrap().config;
     let old = load(
-        "http: { port: 1, limits: { connections: 5 } }\nsources: { a: { verify: { type: github, secret: one }, sinks: [ { type: log } ] } }",
+        "http: { port: 1, max_body_bytes: 5, limits: { connections: 5 } }\nsources: { a: { verify: { type: github, secret: one }, sinks: [ { type: log } ] } }",
     );
     let new = load(
-        "http: { port: 2, limits: { connections: 6 } }\nsources: { a: { verify: { type: github, secret: two }, sinks: [ { type: log }, { type: log, name: b } ] } }",
+        "http: { port: 2, max_body_bytes: 6, limits: { connections: 6 } }\nsources: { a: { verify: { type: github, secret: two }, sinks: [ { type: log }, { type: log, name: b } ] } }",
     );
     let diff = Config::diff(&old, &new);
-    assert_eq!(diff.restart, ["http.port"]);
-    assert!(diff.live.contains(&"http.limits.connections".to_string()));
+    assert_eq!(diff.restart, ["http.port", "http.limits.connections"]);
+    assert!(diff.live.contains(&"http.max_body_bytes".to_string()));
     assert!(
         diff.live.contains(&"sources.a.verify.secret".to_string()),
         "a new secret is a change: {diff:?}"

@@ -181,11 +181,16 @@ impl<B: Backlog + 'static> Dispatch<B> {
         }
     }
 
+    /// Starts no more deliveries from now on; those in flight go on.
+    pub fn begin_stop(&self) {
+        self.inner.is_stopping.set(true);
+        self.inner.wake();
+    }
+
     /// Starts no more deliveries, and completes when none is in flight or `patience` is over.
     /// True in the first case. What is left stays due in the store.
     pub async fn stop(&self, patience: Duration) -> bool {
-        self.inner.is_stopping.set(true);
-        self.inner.wake();
+        self.begin_stop();
         let end_us = self.inner.host.mono_us() + patience.as_micros() as u64;
         loop {
             if self.inner.scheduler.borrow().inflight().rows == 0 {
@@ -240,8 +245,9 @@ async fn run<B: Backlog + 'static>(inner: Rc<Inner<B>>, end: Seq) {
 async fn work<B: Backlog + 'static>(inner: Rc<Inner<B>>, first: Start) {
     let mut next = Some(first);
     while let Some(start) = next {
-        let outcome = inner.attempt(&start).await;
-        inner.finish(start, outcome);
+        let seq = inner.backlog.seq_of(start.row);
+        let outcome = inner.attempt(&start, seq).await;
+        inner.finish(start, seq, outcome);
         if inner.host.must_yield() {
             inner.host.yield_now().await;
         }
@@ -438,7 +444,7 @@ impl<B: Backlog + 'static> Inner<B> {
     }
 
     /// One attempt. Whatever happens to it, the row is still due in the store.
-    async fn attempt(&self, start: &Start) -> Outcome {
+    async fn attempt(&self, start: &Start, seq: Option<Seq>) -> Outcome {
         let began_us = self.host.mono_us();
         let plan = self
             .plans
@@ -446,7 +452,7 @@ impl<B: Backlog + 'static> Inner<B> {
             .get(usize::from(start.sink.0))
             .cloned()
             .flatten();
-        let (Some(plan), Some(seq)) = (plan, self.backlog.seq_of(start.row)) else {
+        let (Some(plan), Some(seq)) = (plan, seq) else {
             return Outcome::NotMade { again_ms: 0 };
         };
         let deadline_ms = began_us / 1_000 + plan.timeout_ms;
@@ -497,7 +503,7 @@ impl<B: Backlog + 'static> Inner<B> {
         }
     }
 
-    fn finish(&self, start: Start, outcome: Outcome) {
+    fn finish(&self, start: Start, seq: Option<Seq>, outcome: Outcome) {
         let (row, sink, attempt) = (start.row, start.sink, start.attempt);
         let (now_ms, random) = (self.now_ms(), self.host.random());
         let mut scheduler = self.scheduler.borrow_mut();
@@ -508,6 +514,16 @@ impl<B: Backlog + 'static> Inner<B> {
         drop(scheduler);
         if before != after {
             self.tell_breaker(sink, after, now_ms);
+        }
+        let seq_now = self.backlog.seq_of(row);
+        if seq_now != seq {
+            // IMPORTANT: the row was finished from elsewhere and its number names another hook by
+            // now: what became of the first says nothing of that one, which is to be taken up.
+            if let Some(other) = seq_now {
+                self.durable.borrow_mut().push_back((other, other));
+            }
+            self.wake();
+            return;
         }
         match verdict {
             Verdict::Delivered => {

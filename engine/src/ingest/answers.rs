@@ -1,5 +1,10 @@
 //! Every answer of the ingest port: status, error word, `Retry-After`. The words are part of the
 //! wire contract.
+//!
+//! `invalid_header` is not among them: a header with bytes that HTTP does not allow is
+//! `malformed_request`, one that HTTP allows is kept and delivered as it came, and a dedupe header
+//! that is empty or sent twice gives the hook no key (a duplicate can be told from the rest at the
+//! sink, a refused hook may be lost at its provider).
 
 use ankusa_net::http1::{Body, Refusal, Response};
 use ankusa_wal::HookId;

@@ -41,7 +41,7 @@ pub trait Observer {
     fn committed(&self, micros: u64);
     /// A verification failed.
     fn verify_failed(&self, source_index: usize, reason: Reason);
-    /// A retry with a key that is known and a body that may differ.
+    /// A request was refused before its source judged it, or by the intake: the word says why.
     fn refused(&self, reason: &'static str);
 }
 

@@ -103,6 +103,12 @@ impl SourceTable {
 
     /// Where a path (without its query) leads.
     pub fn route(&self, path: &[u8]) -> Route {
+        // Before the sources: without a prefix these would be the names of some.
+        match path {
+            b"/health" => return Route::Health,
+            b"/ready" => return Route::Ready,
+            _ => {}
+        }
         if let Some(rest) = path.strip_prefix(&*self.prefix) {
             return match self.by_path.get(rest) {
                 Some(source) => Route::Source(Rc::clone(source)),
@@ -110,11 +116,7 @@ impl SourceTable {
                 None => Route::NotFound,
             };
         }
-        match path {
-            b"/health" => Route::Health,
-            b"/ready" => Route::Ready,
-            _ => Route::NotFound,
-        }
+        Route::NotFound
     }
 }
 
@@ -131,5 +133,24 @@ fn is_source_shaped(rest: &[u8]) -> bool {
         (Some(one), None, None) => ok(one),
         (Some(one), Some(two), None) => ok(one) && ok(two),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn health_and_readiness_are_found_whatever_the_prefix() {
+        for prefix in ["", "/webhooks", "/health"] {
+            let mut config = Config::tryout();
+            config.http.prefix = prefix.into();
+            let table = SourceTable::build(&config, |_, _, _| Ok(SinkNo(0))).unwrap();
+            assert!(matches!(table.route(b"/health"), Route::Health), "{prefix}");
+            assert!(matches!(table.route(b"/ready"), Route::Ready), "{prefix}");
+            let source = format!("{prefix}/demo");
+            assert!(matches!(table.route(source.as_bytes()), Route::Source(_)));
+        }
     }
 }

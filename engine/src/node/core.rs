@@ -22,6 +22,7 @@ use ankusa_wal::{Host, ShardId, TaskClass};
 use crate::admin::Admin;
 use crate::claims::Desk;
 use crate::config::Config;
+use crate::dispatch;
 use crate::ingest::{Ingest, IngestParts, SourceTable};
 use crate::mesh::{Mesh, Port};
 use crate::metrics::Registry;
@@ -89,6 +90,8 @@ pub struct Core {
     pub desk: Rc<Desk>,
     /// Its shards, the home shard first.
     pub shards: RefCell<Vec<Rc<Shard<GlommioDisk>>>>,
+    /// How many shards the node has.
+    pub shards_of_node: usize,
     /// Its cells.
     pub observer: Rc<CoreObserver>,
     /// The pipeline, once it serves.
@@ -147,6 +150,7 @@ async fn boot(start: Start) -> Result<(Rc<Core>, Server, Rc<StopFlag>), String> 
         port,
         desk,
         shards: RefCell::default(),
+        shards_of_node: usize::from(start.facts.shards),
         observer,
         ingest: RefCell::new(None),
         ready: ReadyCache::default(),
@@ -181,7 +185,10 @@ async fn boot(start: Start) -> Result<(Rc<Core>, Server, Rc<StopFlag>), String> 
     let start = Rc::new(start);
     let (serving, with) = (Rc::clone(&core), Rc::clone(&start));
     let server = host
-        .within(TaskClass::Ingest, async move { serve(&serving, &with) })
+        .within(
+            TaskClass::Ingest,
+            async move { serve(&serving, &with).await },
+        )
         .await
         .ok_or("the ingest queue is gone")??;
     for shard in core.shards.borrow().iter() {
@@ -222,7 +229,8 @@ async fn open_shards(
             store: shard::store_config(&config, facts, id),
             queue: shard::queue_limits(&config, cores),
             group: shard::group_limits(&config),
-            deliveries: shard::dispatch_limits(&config, cores),
+            // A core with several shards has several schedulers.
+            deliveries: dispatch::limits(&config.dispatch, cores.max(usize::from(facts.shards))),
             sinks: Rc::clone(sinks) as Rc<dyn crate::dispatch::SinkTable>,
             observer: Rc::clone(&core.observer),
         })
@@ -264,13 +272,21 @@ async fn rest(core: &Rc<Core>) {
     }
 }
 
-fn serve(core: &Rc<Core>, start: &Start) -> Result<Server, String> {
+async fn serve(core: &Rc<Core>, start: &Start) -> Result<Server, String> {
     let config = Arc::clone(&core.config.borrow());
     let home = core.home()?;
     let sources = SourceTable::build(&config, |tenant, source, name| {
         home.sink_no(tenant, source, name)
             .map_err(|e| e.to_string())
     })?;
+    // IMPORTANT: a hook is acked only when the numbers of its sinks are durable as well. Queued
+    // records ride in groups a part at a time, so a hook could overtake them.
+    while !home.commit.flush(Duration::from_secs(5)).await {
+        tracing::warn!(
+            core = core.index,
+            "the numbers of new sinks are not on the disk yet"
+        );
+    }
     let port = Rc::clone(&core.port);
     let ready_core = Rc::clone(core);
     let ingest = Rc::new(Ingest::new(IngestParts {
@@ -301,6 +317,7 @@ fn http_limits(config: &Config, cores: usize) -> Limits {
         connections_max: (limits.connections as usize).div_ceil(cores.max(1)),
         head_bytes_max: limits.head_bytes as usize,
         headers_max: limits.header_count as usize,
+        first_byte_ms: limits.first_byte_timeout_ms,
         head_ms: limits.head_timeout_ms,
         body_ms: limits.body_timeout_ms,
         idle_ms: limits.idle_timeout_ms,
@@ -311,13 +328,19 @@ fn http_limits(config: &Config, cores: usize) -> Limits {
     }
 }
 
-/// Stops taking requests, lets those in flight end, and closes the shards.
+/// Stops taking requests, lets those in flight end, and closes the shards. Requests and deliveries
+/// have the same time to end in, side by side.
 async fn shut_down(core: &Rc<Core>, server: Server) -> Option<String> {
     let grace = Duration::from_millis(core.config.borrow().node.shutdown_ms);
     core.stopping.set(true);
     if let Some(ingest) = core.ingest.borrow().as_ref() {
         ingest.close();
     }
+    let shards = core.shards.borrow().clone();
+    for shard in &shards {
+        shard.dispatch.begin_stop();
+    }
+    let began_us = core.host.mono_us();
     let report = server.stop(grace).await;
     let mut faults = Vec::new();
     if report.connections_left > 0 {
@@ -326,9 +349,10 @@ async fn shut_down(core: &Rc<Core>, server: Server) -> Option<String> {
             report.connections_left
         ));
     }
-    let shards = core.shards.borrow().clone();
     for shard in shards {
-        if !shard.dispatch.stop(grace).await {
+        let taken_us = core.host.mono_us().saturating_sub(began_us);
+        let left = grace.saturating_sub(Duration::from_micros(taken_us));
+        if !shard.dispatch.stop(left).await {
             faults.push(format!(
                 "shard {}: deliveries were still under way",
                 shard.id

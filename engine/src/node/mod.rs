@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use ankusa_net::client::TlsClient;
 use ankusa_net::dns::ResolverThreads;
 use ankusa_net::ensure_unclaimed;
+use ankusa_wal::TaskClass;
 use tracing::level_filters::LevelFilter;
 
 use crate::config::{Config, LogFormat, LogLevel};
@@ -282,11 +283,15 @@ impl Node<'_> {
         for core in 0..self.cores {
             let config = Arc::clone(&config);
             self.call(core, move |core| {
-                let made = reload::prepare(core, &config);
-                let result = made.map(|made| *core.prepared.borrow_mut() = Some(made));
-                core.tell(Event::Prepared {
-                    core: core.index,
-                    result,
+                let core = Rc::clone(core);
+                let host = Rc::clone(&core.host);
+                host.start(TaskClass::Dispatch, async move {
+                    let made = reload::prepare(&core, &config).await;
+                    let result = made.map(|made| *core.prepared.borrow_mut() = Some(made));
+                    core.tell(Event::Prepared {
+                        core: core.index,
+                        result,
+                    });
                 });
             });
         }

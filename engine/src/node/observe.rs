@@ -180,6 +180,8 @@ impl Observer for CoreObserver {
             self.metrics.intake_refused(reason);
         } else if let Some(reason) = RefusedReason::from_word(reason) {
             self.metrics.ingest_refused(reason);
+        } else if reason == "overload" {
+            self.metrics.inc(Metric::LoadShed);
         }
     }
 }

@@ -13,16 +13,22 @@ mod tests;
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::config::{self, Config, ConfigError, Diff, Env, Loaded, Origin};
-use crate::dispatch::SinkTable;
+use crate::dispatch::{self, SinkTable};
 use crate::ingest::{IngestLimits, SourceTable};
 use crate::node::core::Core;
-use crate::shard;
 use crate::sinks::CoreSinks;
 
 /// Keys that the file may change at any time, and that the listener takes up only when it starts.
 const AT_START: &[&str] = &["http.limits.", "http.tls."];
+
+/// How long the numbers of new sinks may take to be durable; less than the main thread waits.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a hook takes beside its body and head, at most.
+const ENVELOPE_BYTES: u64 = 65_536;
 
 /// A configuration that is to be put in place.
 pub struct Next {
@@ -58,6 +64,16 @@ fn next(current: &Config, loaded: Loaded) -> Next {
         diff.live.retain(|path| path != "admin.token");
         diff.restart.push("admin.token".into());
     }
+    // IMPORTANT: the file holds as a whole, and not all of it is taken over: a body that only the
+    // segments, the queue or the heads after a restart have room for must wait for it too.
+    const BODY: &str = "http.max_body_bytes";
+    let largest =
+        loaded.config.http.max_body_bytes + current.http.limits.head_bytes + ENVELOPE_BYTES;
+    let has_room = current.wal.segment_bytes > largest && current.queue.max_bytes >= largest;
+    if !has_room && diff.live.iter().any(|path| path == BODY) {
+        diff.live.retain(|path| path != BODY);
+        diff.restart.push(BODY.into());
+    }
     Next {
         config: merge(current, loaded.config, &diff),
         diff,
@@ -73,7 +89,9 @@ fn merge(old: &Config, mut new: Config, diff: &Diff) -> Config {
     new.log.format = old.log.format;
     let body_bytes = new.http.max_body_bytes;
     new.http.clone_from(&old.http);
-    new.http.max_body_bytes = body_bytes;
+    if diff.live.iter().any(|path| path == "http.max_body_bytes") {
+        new.http.max_body_bytes = body_bytes;
+    }
     (new.admin.ip, new.admin.port) = (old.admin.ip, old.admin.port);
     if diff.restart.iter().any(|path| path == "admin.token") {
         new.admin.token.clone_from(&old.admin.token);
@@ -97,20 +115,25 @@ pub struct Prepared {
     sinks: Rc<CoreSinks>,
 }
 
-/// Makes what a core needs of `config`. Changes nothing but the numbers given to new sinks.
+/// Makes what a core needs of `config`. Changes nothing but the numbers given to new sinks, which
+/// are durable when it completes: hooks that name them may be acked from then on.
 ///
 /// # Errors
 /// Why it cannot be made.
-pub fn prepare(core: &Rc<Core>, config: &Arc<Config>) -> Result<Prepared, String> {
+pub async fn prepare(core: &Rc<Core>, config: &Arc<Config>) -> Result<Prepared, String> {
     let home = core.home()?;
     let sources = SourceTable::build(config, |tenant, source, name| {
         home.sink_no(tenant, source, name)
             .map_err(|e| e.to_string())
     })?;
+    let sinks = core.sinks(config)?;
+    if !home.commit.flush(FLUSH_PATIENCE).await {
+        return Err("the numbers of new sinks cannot be written".into());
+    }
     Ok(Prepared {
         config: Arc::clone(config),
         sources: Rc::new(sources),
-        sinks: Rc::new(core.sinks(config)?),
+        sinks: Rc::new(sinks),
     })
 }
 
@@ -129,8 +152,10 @@ pub fn take(core: &Rc<Core>, prepared: Prepared) {
     for shard in core.shards.borrow().iter() {
         let table = Rc::clone(&sinks) as Rc<dyn SinkTable>;
         shard.dispatch.set_table(table);
-        let limits = shard::dispatch_limits(&config, core.port.cores());
-        shard.dispatch.set_limits(limits);
+        let shards = core.port.cores().max(core.shards_of_node);
+        shard
+            .dispatch
+            .set_limits(dispatch::limits(&config.dispatch, shards));
     }
     *core.config.borrow_mut() = config;
 }

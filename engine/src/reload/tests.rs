@@ -36,10 +36,28 @@ fn what_a_reload_takes_over_is_new_and_what_needs_a_restart_keeps_its_value() {
 
 #[test]
 fn limits_of_connections_wait_for_a_restart_and_say_so() {
-    let (old, next) = check("", "http: { limits: { head_bytes: 65536 } }");
+    let (old, next) = check("", "http: { limits: { head_bytes: 65000 } }");
     assert_eq!(next.diff.restart, ["http.limits.head_bytes"]);
     assert!(next.diff.live.is_empty());
     assert_eq!(next.config.http.limits, old.http.limits);
+}
+
+#[test]
+fn body_that_only_a_segment_after_a_restart_can_hold_waits_for_it() {
+    let large = "http: { max_body_bytes: 60000000 }";
+    let small = "wal: { segment_bytes: 32 MiB }";
+    let (old, next) = check(
+        small,
+        &format!("wal: {{ segment_bytes: 128 MiB }}\n{large}"),
+    );
+    assert_eq!(
+        next.diff.restart,
+        ["wal.segment_bytes", "http.max_body_bytes"]
+    );
+    assert!(next.diff.live.is_empty());
+    assert_eq!(next.config.http.max_body_bytes, old.http.max_body_bytes);
+    let (_, next) = check("", large);
+    assert_eq!(next.config.http.max_body_bytes, 60_000_000);
 }
 
 #[test]

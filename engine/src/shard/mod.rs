@@ -20,7 +20,7 @@ use crate::claims::{Desk, KeyHash};
 use crate::commit::QueueLimits;
 use crate::commit::driver::{Commit, GroupLimits, Listener};
 use crate::config::{Config, WalSync};
-use crate::dispatch::{BreakerPolicy, Dispatch, Limits, SinkTable, StoreBacklog};
+use crate::dispatch::{Dispatch, Limits, SinkTable, StoreBacklog};
 use crate::metrics::Metric;
 use crate::node::observe::CoreObserver;
 
@@ -93,21 +93,6 @@ pub fn group_limits(config: &Config) -> GroupLimits {
         bytes_max: config.wal.group_max_bytes as usize,
         records_max: config.wal.group_max_records as usize,
     }
-}
-
-/// A shard's share of the bounds of dispatch.
-pub fn dispatch_limits(config: &Config, cores: usize) -> Limits {
-    let dispatch = &config.dispatch;
-    let node = Limits {
-        inflight_max: u32::try_from(dispatch.max_inflight).unwrap_or(u32::MAX),
-        inflight_bytes_max: dispatch.max_inflight_bytes,
-        breaker: BreakerPolicy {
-            failures: u32::try_from(dispatch.breaker_failures).unwrap_or(u32::MAX),
-            open_ms: dispatch.breaker_open_ms,
-            open_ms_max: dispatch.breaker_max_open_ms,
-        },
-    };
-    Limits::share(node, u32::try_from(cores).unwrap_or(u32::MAX))
 }
 
 /// What a shard is put together from.

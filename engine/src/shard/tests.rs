@@ -369,7 +369,8 @@ fn numbers_of_sinks_are_durable_before_the_first_hook_that_is_taken() {
             rig.shard.sink_no(b"t", b"s", name.as_bytes()).unwrap()
         })
         .collect();
-    rig.world.block_on(rig.shard.commit.flush()).unwrap();
+    let flush = rig.shard.commit.flush(Duration::from_secs(10));
+    assert!(rig.world.block_on(flush).unwrap());
     let snapshot = rig.disk.snapshot();
     for mode in snapshot.modes(3, 4) {
         let world = SimWorld::new(2).in_order();

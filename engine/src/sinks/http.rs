@@ -2,17 +2,16 @@
 //!
 //! The name is resolved for every attempt (a short cache in the resolver aside), the egress rules
 //! are applied to the addresses it resolved to, and only an address that passed is dialled: also
-//! when a kept connection to it is used again. Redirects are not followed. The whole attempt,
-//! resolving included, has the sink's timeout.
+//! when a kept connection to it is used again. Redirects are not followed. An exchange has the
+//! sink's timeout; the whole attempt, resolving and further addresses included, is bounded by who
+//! asks for it (dispatch sweeps the deadlines of all attempts together, without a timer for each).
 //!
 //! Runs on a shard core, in the delivery's task.
 
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::time::Duration;
 
 use ankusa_net::client::{Answer, Call, CallError, Chunks, Destination, Scheme};
-use futures_lite::FutureExt as _;
 use hyper::header::{HeaderMap, RETRY_AFTER};
 use hyper::{Method, Uri};
 
@@ -81,18 +80,6 @@ impl HttpSink {
     /// # Cancel safety
     /// Dropping it closes the connection; the endpoint may have received the hook.
     pub async fn deliver(&self, delivery: &Delivery<'_>) -> Outcome {
-        let timeout = self
-            .context
-            .host
-            .sleep(Duration::from_millis(self.timeout_ms));
-        let timed_out = async {
-            timeout.await;
-            Outcome::retry(Cause::Timeout)
-        };
-        self.attempt(delivery).or(timed_out).await
-    }
-
-    async fn attempt(&self, delivery: &Delivery<'_>) -> Outcome {
         let addresses = match self.resolve().await {
             Ok(addresses) => addresses,
             Err(outcome) => return outcome,

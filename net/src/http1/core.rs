@@ -166,7 +166,7 @@ impl Core {
     pub(super) fn open(self: &Rc<Self>) -> Entry {
         let slot = Rc::new(Slot {
             phase: Cell::new(Phase::Idle),
-            deadline_ms: Cell::new(self.clock.now_ms() + self.limits.head_ms),
+            deadline_ms: Cell::new(self.clock.now_ms() + self.limits.first_byte_ms),
             phase_serial: Cell::new(self.next_phase_serial()),
             body_start_ms: Cell::new(0),
             body_bytes: Cell::new(0),
@@ -319,7 +319,7 @@ impl Entry {
     /// Waits for the first byte of a new connection: idle, but not for as long.
     pub(super) fn enter_first(&self) {
         self.enter(Phase::Idle);
-        let first_ms = self.core.clock.now_ms() + self.core.limits.head_ms;
+        let first_ms = self.core.clock.now_ms() + self.core.limits.first_byte_ms;
         self.slot.deadline_ms.set(first_ms);
     }
 

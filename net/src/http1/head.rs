@@ -271,6 +271,12 @@ pub fn parse(head: &[u8], headers_max: usize) -> Result<ParsedHead, HeadFault> {
         });
     }
     let body = framing.decide(version)?;
+    // In HTTP/1.0 a body without a length ends with the connection: taking none would be taking it
+    // for empty.
+    let has_body = matches!(method, "POST" | "PUT" | "PATCH");
+    if version == Version::Http10 && has_body && framing.length.is_none() {
+        return Err(HeadFault::Malformed);
+    }
     Ok(ParsedHead {
         method: Span::within(head, method.as_bytes()),
         target: Span::within(head, target),

@@ -14,7 +14,9 @@ pub struct Limits {
     pub head_bytes_max: usize,
     /// Header lines; 1 to [`super::head::HEADERS_MAX`].
     pub headers_max: usize,
-    /// From accept to the first byte, and from the first byte to the end of the head.
+    /// From accept to the first byte.
+    pub first_byte_ms: u64,
+    /// From the first byte to the end of the head; a TLS handshake has as long.
     pub head_ms: u64,
     /// From the end of the head to the end of the body.
     pub body_ms: u64,
@@ -40,6 +42,7 @@ impl Default for Limits {
             connections_max: 10_000,
             head_bytes_max: 32 * 1024,
             headers_max: 100,
+            first_byte_ms: 10_000,
             head_ms: 10_000,
             body_ms: 60_000,
             body_rate_min: 1024,
@@ -81,6 +84,7 @@ impl Limits {
                 u64::from(u16::MAX),
             ),
             ("headers_max", self.headers_max as u64, 1, headers_most),
+            ("first_byte_ms", self.first_byte_ms, 1, DAY_MS),
             ("head_ms", self.head_ms, 1, DAY_MS),
             ("body_ms", self.body_ms, 1, DAY_MS),
             ("idle_ms", self.idle_ms, 1, DAY_MS),

@@ -14,6 +14,7 @@ const GOOD: &[u8] = b"POST /hook HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\
 
 fn quick() -> Limits {
     Limits {
+        first_byte_ms: 300,
         head_ms: 300,
         body_ms: 60_000,
         body_rate_grace_ms: 300,
@@ -397,6 +398,27 @@ fn bodies_held_are_bounded() {
 }
 
 #[test]
+fn a_length_that_is_merely_announced_takes_no_room_from_others() {
+    let live = Live::start(Limits {
+        body_bytes_held_max: 130_000,
+        ..Limits::default()
+    });
+    let head =
+        |len: u64| format!("POST /hook HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n");
+    let mut first = live.connect();
+    first.write_all(head(90_000).as_bytes()).unwrap();
+    wait_for("the first to be held", || {
+        live.gauges.body_bytes_held.get() > 0
+    });
+    let mut second = head(60_000).into_bytes();
+    second.resize(second.len() + 60_000, b'x');
+    assert_eq!(statuses(&live.converse(&second)), [201]);
+    first.write_all(&vec![b'x'; 90_000]).unwrap();
+    assert!(read_response(&mut first).starts_with("HTTP/1.1 201"));
+    assert_eq!(live.gauges.body_bytes_held.get(), 0);
+}
+
+#[test]
 fn at_the_ceiling_idle_connections_make_room() {
     let live = Live::start(Limits {
         connections_max: 50,
@@ -592,6 +614,7 @@ fn out_of_descriptors_it_waits_and_goes_on() {
 #[test]
 fn tls_lies_under_the_same_server() {
     let live = Live::start_tls(Limits {
+        first_byte_ms: 500,
         head_ms: 500,
         ..Limits::default()
     });

@@ -24,9 +24,7 @@ pub struct RetryConfig {
 /// `dispatch.*`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DispatchConfig {
-    /// Rows claimed at once.
-    pub batch: u64,
-    /// Attempts in flight, per node.
+    /// Attempts in flight to one sink, per node.
     pub concurrency: u64,
     /// Rows claimed and not finished, per node.
     pub max_inflight: u64,
@@ -116,20 +114,11 @@ impl Cidr {
 
 pub(in crate::config) const KEYS: &[Key] = &[
     Key::int(
-        "dispatch.batch",
-        1,
-        10_000,
-        Unit::Of("deliveries"),
-        "Deliveries that are claimed at once.",
-    )
-    .or("128")
-    .live(),
-    Key::int(
         "dispatch.concurrency",
         1,
         100_000,
         Unit::Of("attempts"),
-        "Attempts of the node in flight.",
+        "Attempts of the node in flight to one sink; each core has its share, at least one.",
     )
     .or("32")
     .live(),
@@ -244,7 +233,6 @@ impl DispatchConfig {
     pub(in crate::config) fn read(r: &Reader<'_>) -> DispatchConfig {
         let retry = r.at("retry");
         DispatchConfig {
-            batch: r.int("batch"),
             concurrency: r.int("concurrency"),
             max_inflight: r.int("max_inflight"),
             max_inflight_bytes: r.int("max_inflight_bytes"),

@@ -91,7 +91,7 @@ pub(in crate::config) const KEYS: &[Key] = &[
     Key::text("sources.*.dedupe.json", &text::JSON_PATH, "The path of the key in the JSON body, with dots between members.").live(),
     Key::int("sources.*.dedupe.ttl_seconds", 1, 31_536_000, Unit::Seconds, "How long a key is remembered.").or("259200").live(),
     Key::word("sources.*.dedupe.on_fleet_down", &["refuse", "node"], "Under `dedupe.scope: fleet`, while Redis is down: answer 503, or fall back to this node's keys.").or("refuse").live(),
-    Key::texts("sources.*.forward_headers", &text::HEADER, "The provider's headers that are kept and forwarded. Absent: every one but authorization, cookies, framing, hop-by-hop and `x-ankusa-*`.").live(),
+    Key::texts("sources.*.forward_headers", &text::HEADER, "The provider's headers that are forwarded. Absent: every one but authorization, cookies, framing, hop-by-hop and `x-ankusa-*`.").live(),
     Key::int("sources.*.retry.base_ms", 1, 3_600_000, Unit::Millis, "The wait after the first failure; it doubles.").or_computed("dispatch.retry.base_ms").live(),
     Key::int("sources.*.retry.max_ms", 1, 86_400_000, Unit::Millis, "The longest wait.").or_computed("dispatch.retry.max_ms").live(),
     Key::int("sources.*.retry.max_attempts", 1, 10_000, Unit::Of("attempts"), "Attempts before the hook becomes a dead letter.").or_computed("dispatch.retry.max_attempts").live(),

@@ -364,3 +364,24 @@ fn what_is_most_likely_not_meant_is_a_warning() {
         ["f:1:25: sources.a.verify: anyone who reaches the listener can send hooks here"]
     );
 }
+
+#[test]
+fn source_that_balancers_would_meet_is_refused_without_a_prefix() {
+    let yaml = |prefix: &str, name: &str| {
+        format!(
+            "http: {{ prefix: {prefix} }}\nsources: {{ {name}: {{ verify: {{ type: none }}, sinks: [ {{ type: log }} ] }} }}\n"
+        )
+    };
+    for (prefix, name, good) in [
+        ("/", "health", false),
+        ("/", "ready", false),
+        ("/", "demo", true),
+        ("/webhooks", "health", true),
+    ] {
+        let lines = load_all_built(&yaml(prefix, name), &[])
+            .err()
+            .map(|e| e.lines())
+            .unwrap_or_default();
+        assert_eq!(lines.is_empty(), good, "{prefix} {name}: {lines:?}");
+    }
+}

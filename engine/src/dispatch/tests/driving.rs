@@ -70,8 +70,8 @@ impl Backlog for FakeBacklog {
     }
 
     fn due_rows(&self, seq: Seq, each: &mut dyn FnMut(RowId, SinkNo, u64)) {
-        if let Some(row) = self.0.rows.borrow().get(&(seq.0 as u32)) {
-            each(RowId(seq.0 as u32), row.sink, row.due_ms);
+        for (no, row) in self.0.rows.borrow().iter().filter(|(_, r)| r.seq == seq) {
+            each(RowId(*no), row.sink, row.due_ms);
         }
     }
 
@@ -284,6 +284,19 @@ fn what_is_due_at_the_start_and_what_becomes_durable_is_delivered_once() {
         assert_eq!(rig.saw(0), even, "seed {seed}");
         assert_eq!(rig.saw(1), odd, "seed {seed}");
     }
+}
+
+#[test]
+fn row_that_names_another_hook_when_its_attempt_ends_is_delivered_for_that_one() {
+    let rig = rig(1, 1, |shelf, _| shelf.put(0, 0, 0, 0));
+    rig.sinks[0].takes_ms.set(100);
+    rig.run_ms(50);
+    assert_eq!(rig.saw(0), [0], "in flight");
+    // The first hook is finished from elsewhere, and the row given to the next one.
+    rig.backlog.0.rows.borrow_mut().get_mut(&0).unwrap().seq = Seq(10);
+    rig.dispatch.durable(Seq(10));
+    rig.run_ms(500);
+    assert_eq!(rig.saw(0), [0, 10]);
 }
 
 #[test]

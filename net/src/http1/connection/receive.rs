@@ -81,7 +81,9 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Connection<H, S> {
         if length > bytes_max {
             return Err(Stop::Refuse(Refusal::BodyTooLarge { limit: bytes_max }));
         }
-        if !self.entry.hold(length) {
+        // Room is taken as memory is: a length that is merely announced takes none from others.
+        let held = length.min(BODY_BUFFER_BYTES.max(self.buffer.len()) as u64);
+        if !self.entry.hold(held) {
             return Err(Stop::Refuse(Refusal::Overload));
         }
         let total = usize::try_from(length)
@@ -93,22 +95,29 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Connection<H, S> {
             if parsed.expects_continue && self.buffer.len() == head_len {
                 self.write(CONTINUE.to_vec()).await.map_err(Stop::Quiet)?;
             }
-            self.read_length(total).await?;
+            self.read_length(total, length - held).await?;
         }
         let mut whole = self.buffer.split_to(total).freeze();
         let head = whole.split_to(head_len);
         Ok((head, whole))
     }
 
-    /// Reads until `buffer` holds `total` bytes, and not one more.
-    pub(super) async fn read_length(&mut self, total: usize) -> Result<(), Stop> {
+    /// Reads until `buffer` holds `total` bytes, and not one more. `unheld` of the body are not
+    /// counted against the core's ceiling yet.
+    pub(super) async fn read_length(&mut self, total: usize, mut unheld: u64) -> Result<(), Stop> {
         let mut own = BytesMut::with_capacity(total.min(BODY_BUFFER_BYTES.max(self.buffer.len())));
         own.extend_from_slice(&self.buffer);
         self.buffer = own;
         while self.buffer.len() < total {
             let (len, capacity) = (self.buffer.len(), self.buffer.capacity());
             if len == capacity {
-                self.buffer.reserve(total.min(capacity * BODY_GROWTH) - len);
+                let more = total.min(capacity * BODY_GROWTH) - len;
+                let held = unheld.min(more as u64);
+                if !self.entry.hold(held) {
+                    return Err(Stop::Refuse(Refusal::Overload));
+                }
+                unheld -= held;
+                self.buffer.reserve(more);
             }
             let want = (total.min(self.buffer.capacity()) - len).min(READ_BYTES_MAX);
             self.read_of_body(want).await?;

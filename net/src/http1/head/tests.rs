@@ -150,7 +150,9 @@ fn a_host_is_there_exactly_once() {
             "POST /x HTTP/1.1\r\nHost:\r\n\r\n",
             Ok(BodyFraming::Length(0)),
         ),
-        ("POST /x HTTP/1.0\r\n\r\n", Ok(BodyFraming::Length(0))),
+        ("GET /x HTTP/1.0\r\n\r\n", Ok(BodyFraming::Length(0))),
+        // Its body, if it has one, would end with the connection.
+        ("POST /x HTTP/1.0\r\n\r\n", BAD),
         ("POST /x HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n", BAD),
         (
             "POST /x HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
@@ -309,7 +311,7 @@ fn headers_beyond_the_inline_ones_are_kept() {
 #[test]
 fn persistence_follows_version_and_connection() {
     let check = |lines: &str, expected: (bool, bool)| {
-        let text = format!("POST /x HTTP/{lines}\r\nHost: a\r\n\r\n");
+        let text = format!("POST /x HTTP/{lines}\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
         let (_, parsed) = read(text.as_bytes()).unwrap().unwrap();
         assert_eq!(
             (parsed.keep_alive, parsed.expects_continue),

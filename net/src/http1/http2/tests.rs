@@ -292,6 +292,7 @@ fn a_reset_stream_does_not_end_its_handler_and_stopping_waits_for_it() {
 fn idle_connections_and_slow_bodies_meet_their_deadlines() {
     on_core(async {
         let live = Live::start(Limits {
+            first_byte_ms: 200,
             head_ms: 200,
             idle_ms: 200,
             body_ms: 100,

@@ -166,6 +166,14 @@ pub(crate) fn mutations(args: &MutationsArgs) -> Result<bool> {
         }
         all_caught &= ended.caught_after.is_some();
     }
+    if args.only.is_none() {
+        ankusa_wal::mutations::set(Some("ack_before_sync"));
+        let broken = every_flush(args.from, 0).broken.len();
+        ankusa_wal::mutations::set(None);
+        let word = if broken > 0 { "caught" } else { "MISSED" };
+        println!("control ack_before_sync at every flush: {word}: {broken} cases");
+        all_caught &= broken > 0;
+    }
     Ok(all_caught)
 }
 

@@ -90,7 +90,8 @@ impl Run {
         };
         if !self.run_while(|| !is_drained()) {
             let left: Vec<_> = shards.iter().map(|s| s.store.state().counts()).collect();
-            return Err(self.stuck(&format!("the drain ({left:?})")));
+            let queued: Vec<_> = shards.iter().map(|s| s.store.queued()).collect();
+            return Err(self.stuck(&format!("the drain ({left:?}, queued {queued:?})")));
         }
         Ok(())
     }
@@ -123,7 +124,7 @@ impl Run {
         let mut before = None;
         for round in 0..2 {
             let now = self.contents();
-            if let Some(before) = before.filter(|before| *before != now) {
+            if let Some(before) = before.filter(|before| !is_kept(before, &now)) {
                 let text = format!("before open {round}: {before:?}, after: {now:?}");
                 self.book.broken(Kind::NotIdempotent, text);
             }
@@ -135,7 +136,7 @@ impl Run {
             }
             self.boot()?;
         }
-        if before != Some(self.contents()) {
+        if !before.is_some_and(|before| is_kept(&before, &self.contents())) {
             self.book.broken(
                 Kind::NotIdempotent,
                 "the last open changed the store".into(),
@@ -180,12 +181,21 @@ fn walk(state: &State) -> Walked {
     walked
 }
 
-/// What an open must bring back.
+/// What an open must bring back. A shard that becomes a home names the sinks it has not named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Contents {
     /// Seq, id, and the rows with their attempts.
     hooks: BTreeMap<u64, ([u8; 16], Vec<(u16, u16, String)>)>,
     names: Vec<String>,
+}
+
+fn is_kept(before: &BTreeMap<u16, Contents>, now: &BTreeMap<u16, Contents>) -> bool {
+    before.len() == now.len()
+        && before.iter().zip(now).all(|(before, now)| {
+            before.0 == now.0
+                && before.1.hooks == now.1.hooks
+                && before.1.names.iter().all(|name| now.1.names.contains(name))
+        })
 }
 
 fn contents(state: &State) -> Contents {

@@ -314,9 +314,11 @@ async fn boot(
     let shards = core.shards.borrow().clone();
     for shard in &shards {
         let rest = || host.yield_now();
-        shard
-            .restore_claims(&core.desk, host.wall_ms() / 1000, rest)
-            .await;
+        let now_s = host.wall_ms() / 1000;
+        if let Err(error) = shard.restore_claims(&core.desk, now_s, rest).await {
+            *core.failure.borrow_mut() = Some((usize::from(shard.id.0), error));
+            return;
+        }
     }
     core.desk.rows_done();
     while !core.desk.has_all_rows() {

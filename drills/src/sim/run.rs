@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::Duration;
 
-use ankusa_wal::disk::sim::{FaultPlan, SimCounters, SimDisk};
+use ankusa_wal::disk::sim::{FaultPlan, FaultRates, SimCounters, SimDisk};
 use ankusa_wal::sim::{SimRng, SimWorld, Step};
 use ankusa_wal::{OpenError, StoreConfig, SyncMode, TaskClass};
 
@@ -267,9 +267,15 @@ impl Run {
 
     fn operations(&mut self) -> Result<(), Over> {
         self.boot()?;
-        for op in 0..self.plan.ops {
-            let due = u64::from(self.plan.faults) * u64::from(op + 1) / u64::from(self.plan.ops);
-            if self.counters_now().faults() < due && self.rng.below(3) == 0 {
+        // Goes on after the last operation until enough faults were met.
+        for op in 0..self.plan.ops * 2 {
+            let share = u64::from((op + 1).min(self.plan.ops));
+            let due = u64::from(self.plan.faults) * share / u64::from(self.plan.ops);
+            let is_behind = self.counters_now().faults() < due;
+            if op >= self.plan.ops && !is_behind {
+                break;
+            }
+            if is_behind && self.rng.below(3) == 0 {
                 self.hurt();
             }
             self.operation()?;
@@ -325,8 +331,9 @@ impl Run {
             800..830 => self.client.read(node),
             830..865 => self.change_mood(),
             865..885 => self.pause(),
-            885..905 => self.ask_checkpoint(),
-            905..930 => {
+            885..900 => self.ask_checkpoint(),
+            900..908 => self.cut_after_checkpoint()?,
+            908..930 => {
                 let idle_ms = self.rng.between(50, 3_000);
                 self.world.run_for(Duration::from_millis(idle_ms));
             }
@@ -404,6 +411,31 @@ impl Run {
             use ankusa_wal::Host as _;
             core.host.spawn(TaskClass::Maintenance, Box::pin(task));
         }
+    }
+
+    /// A checkpoint while groups are slow to become durable, and the power goes soon after.
+    fn cut_after_checkpoint(&mut self) -> Result<(), Over> {
+        let slow = FaultRates {
+            delay: 3_000,
+            ..FaultRates::default()
+        };
+        for disk in &self.disks {
+            disk.set_faults(FaultPlan::none().rates(slow).drawn_max(8));
+        }
+        for round in 0..6 {
+            if round == 3 {
+                self.ask_checkpoint();
+            }
+            if let Some(node) = &self.node {
+                self.client.post_plain(node);
+            }
+            let pause_us = self.rng.between(20, 400);
+            self.world.run_for(Duration::from_micros(pause_us));
+        }
+        let pause_us = self.rng.between(500, 20_000);
+        self.world.run_for(Duration::from_micros(pause_us));
+        self.cut();
+        self.boot()
     }
 
     /// Boots until it serves; a boot may be cut short, or fail by a fault, and is then repeated.

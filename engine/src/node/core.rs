@@ -174,7 +174,7 @@ async fn boot(start: Start) -> Result<(Rc<Core>, Server, Rc<StopFlag>), String> 
 
     let sinks = Rc::new(core.sinks(&config)?);
     let lines = open_shards(&core, &start.facts, &sinks).await?;
-    restore_claims(&core).await;
+    restore_claims(&core).await?;
     let _ = start.events.send(Event::Opened {
         core: start.index,
         lines,
@@ -251,14 +251,16 @@ async fn open_shards(
 
 /// Streams the live dedupe rows of this core's shards to the cores that own their keys. A row that
 /// cannot be read costs a duplicate, never a hook: it is said, and the boot goes on.
-async fn restore_claims(core: &Rc<Core>) {
+async fn restore_claims(core: &Rc<Core>) -> Result<(), String> {
     let now_s = core.host.wall_ms() / 1000;
     let shards = core.shards.borrow().clone();
     for shard in shards {
         let rest = || rest(core);
-        shard.restore_claims(&core.desk, now_s, rest).await;
+        let restored = shard.restore_claims(&core.desk, now_s, rest).await;
+        restored.map_err(|error| format!("shard {}: {error}", shard.id))?;
     }
     core.desk.rows_done();
+    Ok(())
 }
 
 /// The rows of other cores wait in the mesh; do not run ahead of it.

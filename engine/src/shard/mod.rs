@@ -7,8 +7,10 @@ mod durable;
 mod tests;
 
 use std::cell::RefCell;
+use std::io::ErrorKind;
 use std::rc::Rc;
 
+use ankusa_wal::generation::{GenerationDamage, GenerationFault};
 use ankusa_wal::home::StoreFacts;
 use ankusa_wal::state::NamesFull;
 use ankusa_wal::{
@@ -156,15 +158,17 @@ impl<D: Disk> Shard<D> {
 
     /// Hands the dedupe rows that the open found to the cores that own their keys, oldest first,
     /// with a `rest` after each slice. Once after an open, before the desk says that its rows are
-    /// done.
+    /// done. Rows that are damaged or absent cost a duplicate, never a hook: it is said, and the
+    /// boot goes on. Rows that could not be read this time stop it, as a segment does: the next
+    /// attempt may read them, and without them a retry would be stored twice.
     pub async fn restore_claims<F: Future<Output = ()>>(
         &self,
         desk: &Desk,
         now_s: u64,
         rest: impl Fn() -> F,
-    ) {
+    ) -> Result<(), OpenError> {
         let Some((mut rows, newest)) = self.store.take_boot_dedupe() else {
-            return;
+            return Ok(());
         };
         let restore = |rows: &[DedupeRow]| {
             for row in rows {
@@ -175,6 +179,15 @@ impl<D: Disk> Shard<D> {
         while let Some(block) = rows.next_block(now_s).await {
             match block {
                 Ok(block) => restore(&block),
+                Err(GenerationDamage {
+                    what: GenerationFault::Io(source),
+                    ..
+                }) if source.kind() != ErrorKind::NotFound => {
+                    return Err(OpenError::Io {
+                        doing: "reading dedupe rows",
+                        source,
+                    });
+                }
                 Err(damage) => {
                     tracing::error!(shard = %self.id, %damage, "dedupe rows are lost");
                 }
@@ -185,6 +198,7 @@ impl<D: Disk> Shard<D> {
             restore(slice);
             rest().await;
         }
+        Ok(())
     }
 
     /// The number of a sink in this shard; a new one is written down with the next group, before
@@ -193,6 +207,7 @@ impl<D: Disk> Shard<D> {
         let (sink, new) = self.store.state_mut().sink_no(tenant, source, name)?;
         if let Some(new) = new {
             self.store.enqueue(new);
+            self.commit.nudge();
         }
         Ok(sink)
     }

@@ -83,6 +83,12 @@ pub(crate) async fn open<D: Disk>(
 ) -> Result<(Inner<D>, OpenReport), OpenError> {
     check(&config)?;
     let slots = survey::survey(&disk, &config).await?;
+    // IMPORTANT: a process that died between a rename and the sync of the directory left a name
+    // that may not be durable. What is written from here on must not rest on such a name.
+    disk.sync_dir().await.map_err(|source| OpenError::Io {
+        doing: "syncing the directory",
+        source,
+    })?;
     let is_fresh = slots.iter().all(|slot| slot.header().is_none());
     let mut loaded = load::newest(&disk, &host, &config, &slots).await?;
     let from = StartAt {

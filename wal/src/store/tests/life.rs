@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::disk::sim::SimDiskConfig;
+use crate::disk::sim::{CrashMode, Fault, FaultPlan, OpKind, SimDisk, SimDiskConfig};
 use crate::{Envelope, Outcome, Refusal, SyncMode};
 
 #[test]
@@ -158,4 +158,25 @@ fn a_hook_larger_than_a_group_finds_room_whatever_is_queued() {
             assert!(small.records() > 0 && small.fits(1_000));
         })
         .unwrap();
+}
+
+/// Found by the simulation (seeds 35 and 38): a process died between the rename of a new slot and
+/// the sync of the directory. The next one found the name, wrote acked groups to the slot, and a
+/// power cut took name and groups.
+#[test]
+fn a_slot_whose_name_was_not_synced_holds_nothing_before_it_is() {
+    for nth in 0..4 {
+        let world = crate::sim::SimWorld::new(nth);
+        let faults = FaultPlan::none().nth(OpKind::SyncDir, nth, Fault::EIO);
+        let disk = SimDisk::new(&world, SimDiskConfig::new(nth).faults(faults));
+        let died = open_on(world.clone(), disk.clone(), config()).is_err();
+        world.crash();
+        let rig = open_on(world, disk, config()).unwrap();
+        let (hooks, outcome) = rig.world.block_on(put(&rig.store, 0..3, 100)).unwrap();
+        assert_eq!(outcome, Outcome::Durable);
+        let again = reopen(&rig.disk.snapshot().image(&CrashMode::NOTHING)).unwrap();
+        let mut ledger = Ledger::default();
+        ledger.add(&hooks, 100);
+        ledger.check(&again, &format!("sync {nth} failed, the open too: {died}"));
+    }
 }

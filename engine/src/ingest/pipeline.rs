@@ -280,15 +280,17 @@ impl<D: Disk> Ingest<D> {
     ) -> Result<Verified, Reason> {
         let head = request.head();
         let lookup = |name: &str| Lookup::of(name, head.headers());
-        if request.body.len() <= SHORT_BODY_BYTES {
-            return source.verifier.verify(lookup, &request.body, now_s);
-        }
         let mut check = source.verifier.begin(lookup, now_s)?;
-        if !check.is_decided() {
+        if request.body.len() <= SHORT_BODY_BYTES {
+            check.update(&request.body);
+        } else if !check.is_decided() {
             for chunk in request.body.chunks(check.chunk_bytes()) {
                 check.update(chunk);
                 self.breathe().await;
             }
+        }
+        while check.step() {
+            self.breathe().await;
         }
         check.finish()
     }

@@ -61,7 +61,13 @@ impl Keys {
                 contexts.iter_mut().for_each(|c| c.update(&reading.before));
                 State::Hmac { contexts, reading }
             }
-            Keys::Ed25519(keys) => State::Ed25519 { keys, reading },
+            Keys::Ed25519(keys) => State::Ed25519 {
+                keys,
+                reading,
+                is_whole: false,
+                tried: 0,
+                matched: None,
+            },
         }))
     }
 }
@@ -157,6 +163,10 @@ enum State<'v> {
     Ed25519 {
         keys: &'v [signature::ParsedPublicKey],
         reading: Reading,
+        is_whole: bool,
+        /// Pairs of a key and a signature that were looked at.
+        tried: usize,
+        matched: Option<usize>,
     },
 }
 
@@ -183,8 +193,39 @@ impl Check<'_> {
         }
     }
 
+    /// Once the whole body was fed: the next piece of the work that [`Check::finish`] would do at
+    /// once; false when there is none. Ed25519 reads the body for every key and every signature,
+    /// and whoever sends the request chooses how many of those there are.
+    pub fn step(&mut self) -> bool {
+        let State::Ed25519 {
+            keys,
+            reading,
+            is_whole,
+            tried,
+            matched,
+        } = &mut self.0
+        else {
+            return false;
+        };
+        if !std::mem::replace(is_whole, true) {
+            reading.before.extend_from_slice(&reading.after);
+        }
+        let count = reading.candidates.iter().count().max(1);
+        let Some(key) = keys.get(*tried / count).filter(|_| matched.is_none()) else {
+            return false;
+        };
+        if let Some(candidate) = reading.candidates.iter().nth(*tried % count)
+            && key.verify_sig(&reading.before, candidate).is_ok()
+        {
+            *matched = Some(*tried / count);
+        }
+        *tried += 1;
+        true
+    }
+
     /// The answer, once the whole body was fed.
-    pub fn finish(self) -> Result<Verified, Reason> {
+    pub fn finish(mut self) -> Result<Verified, Reason> {
+        while self.step() {}
         let (matched, timestamp_s) = match self.0 {
             State::Passed(verified) => return Ok(verified),
             State::Hmac { contexts, reading } => {
@@ -199,14 +240,9 @@ impl Check<'_> {
                 }
                 (matched, reading.timestamp_s)
             }
-            State::Ed25519 { keys, mut reading } => {
-                reading.before.extend_from_slice(&reading.after);
-                let verifies = |key: &signature::ParsedPublicKey| {
-                    let mut candidates = reading.candidates.iter();
-                    candidates.any(|c| key.verify_sig(&reading.before, c).is_ok())
-                };
-                (keys.iter().position(verifies), reading.timestamp_s)
-            }
+            State::Ed25519 {
+                reading, matched, ..
+            } => (matched, reading.timestamp_s),
         };
         let secret_index = matched.ok_or(Reason::NoMatch)?;
         Ok(Verified {

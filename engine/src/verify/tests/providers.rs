@@ -356,6 +356,14 @@ fn described_ed25519_verifies() {
     ];
     assert_eq!(run(&v, &headers, b"{}", NOW_S).unwrap().secret_index, 1);
     fails(&v, &headers, b"{} ", Reason::NoMatch);
+    // The sender says how many signatures there are; a core does one under one key at a time.
+    let all = headers.map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+    let mut check = v
+        .begin(|name| Lookup::of(name, all.into_iter()), NOW_S)
+        .unwrap();
+    check.update(b"{} ");
+    assert_eq!(std::iter::from_fn(|| check.step().then_some(())).count(), 2);
+    assert_eq!(check.finish().unwrap_err(), Reason::NoMatch);
     let short = [("x-signature-ed25519", &signature[2..]), headers[1]];
     fails(&v, &short, b"{}", Reason::MalformedSignature);
 }

@@ -171,6 +171,7 @@ fn a_slot_whose_name_was_not_synced_holds_nothing_before_it_is() {
         let disk = SimDisk::new(&world, SimDiskConfig::new(nth).faults(faults));
         let died = open_on(world.clone(), disk.clone(), config()).is_err();
         world.crash();
+        disk.set_faults(FaultPlan::none());
         let rig = open_on(world, disk, config()).unwrap();
         let (hooks, outcome) = rig.world.block_on(put(&rig.store, 0..3, 100)).unwrap();
         assert_eq!(outcome, Outcome::Durable);

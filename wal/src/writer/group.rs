@@ -88,7 +88,14 @@ impl<D: Disk> GroupBuilder<D> {
         limit_single: usize,
         entries: Vec<Entry>,
     ) -> GroupBuilder<D> {
-        let wanted = padded(headroom + FRAME_HEADER_BYTES + planned_bytes).max(BLOCK_BYTES);
+        let planned = padded(headroom + FRAME_HEADER_BYTES + planned_bytes).max(BLOCK_BYTES);
+        // Many records stop at the limit, which one I/O takes; only a single one goes beyond, and
+        // then the plan says so.
+        let wanted = if planned_bytes <= inner.config.group_bytes_max {
+            planned.min(headroom + limit)
+        } else {
+            planned
+        };
         let body = if wanted <= IO_BYTES_MAX {
             Body::Aligned(inner.disk.alloc(wanted))
         } else {
@@ -250,7 +257,11 @@ impl<D: Disk> GroupBuilder<D> {
     }
 
     fn grow(&mut self, need: usize) {
-        let wanted = padded(need.next_power_of_two());
+        let wanted = if need <= IO_BYTES_MAX {
+            padded(need.next_power_of_two()).min(IO_BYTES_MAX)
+        } else {
+            padded(need)
+        };
         let used = self.start + self.end;
         let Some(old) = self.body.take() else { return };
         self.body = Some(match old {

@@ -660,3 +660,13 @@ fn odd_requests_get_a_word_and_change_nothing() {
     assert_eq!(node.get("/v1/audit").1["items"], json!([]));
     node.stop();
 }
+
+/// Failpoints and mutations are a cargo feature that nothing but the drills' build switches on.
+#[test]
+fn a_build_without_the_feature_has_no_failpoints_and_no_mutations() {
+    let binary = std::fs::read(env!("CARGO_BIN_EXE_ankusa")).unwrap();
+    for name in ["ANKUSA_MUTATION", "ANKUSA_FAILPOINT"] {
+        let found = binary.windows(name.len()).any(|w| w == name.as_bytes());
+        assert_eq!(found, cfg!(feature = "mutations"), "{name}");
+    }
+}

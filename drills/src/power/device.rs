@@ -24,6 +24,10 @@ pub const SECTOR_BYTES: usize = 512;
 const GROUP_MAGIC: &[u8; 8] = b"ANKAGRP1";
 const SEGMENT_MAGIC: &[u8; 8] = b"ANKASEG1";
 
+/// The device fails the operation (EIO).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceFault;
+
 /// A write that no flush has covered.
 #[derive(Clone, Debug)]
 pub struct Write {
@@ -187,7 +191,7 @@ impl Device {
 
     /// A write arrives. `Ok`: its number; it is in the cache, and complete only after
     /// [`Device::completed`]. `Err`: it is to be answered with an error.
-    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<u64, ()> {
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<u64, DeviceFault> {
         let number = self.next_number;
         self.next_number += 1;
         let mut write = Write {
@@ -215,7 +219,7 @@ impl Device {
         }
         self.unflushed.insert(number, write);
         self.cut_if(Moment::Write);
-        if fails { Err(()) } else { Ok(number) }
+        if fails { Err(DeviceFault) } else { Ok(number) }
     }
 
     /// The success of a write is about to be reported.
@@ -240,7 +244,7 @@ impl Device {
     }
 
     /// A flush takes effect; its result is about to be reported.
-    pub fn flush_ends(&mut self, flush: &Flush) -> Result<(), ()> {
+    pub fn flush_ends(&mut self, flush: &Flush) -> Result<(), DeviceFault> {
         self.cut_if(Moment::FlushEnding);
         match flush.fault {
             Some(Fault::LateError) => {
@@ -267,7 +271,7 @@ impl Device {
             }
         }
         self.counts.flushes_failed += 1;
-        Err(())
+        Err(DeviceFault)
     }
 
     fn record_flush(&mut self, flush: &Flush, marks: Marks) {

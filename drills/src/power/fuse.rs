@@ -108,7 +108,7 @@ fn answer_flushes(device: &Shared, flushed: &Receiver<PendingFlush>) {
         let result = device.lock().flush_ends(&pending.flush);
         match result {
             Ok(()) => pending.reply.ok(),
-            Err(()) => pending.reply.error(Errno::EIO),
+            Err(_) => pending.reply.error(Errno::EIO),
         }
     }
 }

@@ -181,11 +181,14 @@ fn walk(state: &State) -> Walked {
     walked
 }
 
+/// A hook's id, and its rows with their attempts.
+type HookContents = ([u8; 16], Vec<(u16, u16, String)>);
+
 /// What an open must bring back. A shard that becomes a home names the sinks it has not named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Contents {
-    /// Seq, id, and the rows with their attempts.
-    hooks: BTreeMap<u64, ([u8; 16], Vec<(u16, u16, String)>)>,
+    /// By seq.
+    hooks: BTreeMap<u64, HookContents>,
     names: Vec<String>,
 }
 

@@ -26,7 +26,7 @@ impl Wires {
             rng: RefCell::new(SimRng::new(world.random())),
             last_us: RefCell::new(vec![0; cores * cores]),
             cores,
-            desks: RefCell::new(vec![Weak::new(); cores]),
+            desks: RefCell::new((0..cores).map(|_| Weak::new()).collect()),
             is_alive,
         })
     }

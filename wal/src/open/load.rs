@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 
-use crate::checkpoint::{self, GenerationRef, LoadError, SegmentNeed};
+use crate::checkpoint::{self, CHECKPOINTS_KEPT, GenerationRef, LoadError, SegmentNeed};
 use crate::config::StoreConfig;
 use crate::disk::Disk;
 use crate::error::{Damage, OpenError};
@@ -24,7 +24,10 @@ pub(crate) struct FromCheckpoint {
     pub(crate) number: Option<u64>,
     pub(crate) start_lsn: Lsn,
     pub(crate) claimed: Lsn,
+    /// Segments that the named checkpoints need, the newest's first.
     pub(crate) needed: Vec<SegmentNeed>,
+    /// Where the oldest of them starts.
+    pub(crate) oldest_lsn: Lsn,
     pub(crate) generations: Vec<GenerationRef>,
     /// What the named checkpoints need, newest first.
     pub(crate) kept: Vec<Needs>,
@@ -53,8 +56,12 @@ pub(crate) async fn newest<D: Disk>(
     for number in numbers {
         if from.state.is_some() {
             // The older one: only what it keeps from being used again.
-            if let Ok((start, end)) = checkpoint::read_manifest(disk, number).await {
+            if from.kept.len() < CHECKPOINTS_KEPT
+                && let Ok((start, end)) = checkpoint::read_manifest(disk, number).await
+            {
                 from.kept.push(Needs::of(start.start_lsn, &end));
+                from.oldest_lsn = from.oldest_lsn.min(start.start_lsn);
+                from.needed.extend(end.segments);
             }
             continue;
         }
@@ -67,6 +74,7 @@ pub(crate) async fn newest<D: Disk>(
                 from.state = Some(loaded.state);
                 from.number = Some(number);
                 from.start_lsn = loaded.start.start_lsn;
+                from.oldest_lsn = from.start_lsn;
                 from.claimed = loaded.start.start_lsn.max(loaded.end.end_lsn);
                 from.needed = loaded.end.segments;
                 from.generations = loaded.end.generations;

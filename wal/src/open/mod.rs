@@ -98,6 +98,7 @@ pub(crate) async fn open<D: Disk>(
             .unwrap_or_else(|| State::new(host.random())),
         lsn: loaded.start_lsn,
         claimed: loaded.claimed,
+        oldest_lsn: loaded.oldest_lsn,
         needed: loaded.needed.clone(),
     };
     let scanned = scan::scan(&disk, &host, &config, &slots, from).await?;
@@ -117,12 +118,24 @@ pub(crate) async fn open<D: Disk>(
     let inner = start::start(disk, host, config, slots, scanned, loaded).await?;
     report.live_hooks = inner.state.borrow().live_hooks();
     report.next_seq = inner.next_seq();
-    if report.frames_dropped > 0 || report.frames_rewritten > 0 {
+    tell_tail(&inner.config, &report);
+    Ok((inner, report))
+}
+
+/// Says what became of the frames that nothing claims. Those kept may well have been acked; those
+/// dropped lay behind a torn one, so that they never were.
+fn tell_tail(config: &StoreConfig, report: &OpenReport) {
+    let (shard, claimed) = (config.shard, report.durable_claimed);
+    let (kept, dropped) = (report.frames_rewritten, report.frames_dropped);
+    if dropped > 0 {
         tracing::warn!(
-            shard = %inner.config.shard, dropped = report.frames_dropped,
-            rewritten = report.frames_rewritten, claimed = %report.durable_claimed,
-            "the log ended in groups that were never acked"
+            %shard, %claimed,
+            "{kept} frames above the proven mark kept and written again, {dropped} dropped (never acked)"
+        );
+    } else if kept > 0 {
+        tracing::info!(
+            %shard, %claimed,
+            "{kept} frames above the proven mark kept and written again, none dropped"
         );
     }
-    Ok((inner, report))
 }

@@ -6,7 +6,6 @@ use crate::disk::{BLOCK_BYTES, Disk, IO_BYTES_MAX};
 use crate::format::FormatError;
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use crate::format::record::check_payload;
-use crate::ids::Lsn;
 
 /// A window over one file.
 pub(crate) struct SlotReader<D: Disk> {
@@ -22,8 +21,8 @@ pub(crate) struct SlotReader<D: Disk> {
 pub(crate) enum FrameAt {
     /// An intact frame.
     Frame(FrameHeader),
-    /// Not one, and why; and what its header claims durable, when that is intact.
-    Bad(FormatError, Lsn),
+    /// Not one, and why; and its header, when that is intact.
+    Bad(FormatError, Option<FrameHeader>),
 }
 
 impl<D: Disk> SlotReader<D> {
@@ -74,22 +73,22 @@ impl<D: Disk> SlotReader<D> {
         let head = self.get(pos, BLOCK_BYTES).await?;
         let header = match FrameHeader::decode(head) {
             Ok(header) => header,
-            Err(error) => return Ok(FrameAt::Bad(error, Lsn(0))),
+            Err(error) => return Ok(FrameAt::Bad(error, None)),
         };
         if header.store_tag != tag {
             let what = "frame of another store";
-            return Ok(FrameAt::Bad(FormatError { what }, Lsn(0)));
+            return Ok(FrameAt::Bad(FormatError { what }, None));
         }
         let end = pos + header.frame_bytes();
         if end > self.len {
             let what = "frame beyond the end of its slot";
-            return Ok(FrameAt::Bad(FormatError { what }, header.durable_lsn));
+            return Ok(FrameAt::Bad(FormatError { what }, Some(header)));
         }
         let frame = self.get(pos, header.frame_bytes() as usize).await?;
         let payload = frame.get(FRAME_HEADER_BYTES..).unwrap_or_default();
         Ok(match check_payload(&header, payload) {
             Ok(()) => FrameAt::Frame(header),
-            Err(error) => FrameAt::Bad(error, header.durable_lsn),
+            Err(error) => FrameAt::Bad(error, Some(header)),
         })
     }
 

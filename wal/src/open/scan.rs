@@ -4,6 +4,8 @@
 //! is read to its first bad frame, and from there looked through at every block to the end of
 //! its slot. Slots with a bad header are looked through too: their frames' claims count.
 
+mod frames;
+
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -53,6 +55,9 @@ pub(crate) struct Scanned {
     pub(crate) claimed: Lsn,
     /// The last LSN of the kept log.
     pub(crate) last_lsn: Lsn,
+    /// The LSN of the next frame: those of fenced groups in front of a segment that is still
+    /// empty are never given again, so that a claim means one frame only.
+    pub(crate) next_lsn: Lsn,
     /// Where the state began: the checkpoint's start.
     pub(crate) start_lsn: Lsn,
     /// Where the claimed part ends: what the next header's cut names.
@@ -67,10 +72,19 @@ pub(crate) struct Scanned {
     pub(crate) chain: Vec<(SlotNo, SegmentHeader)>,
     /// The next seq as the newest header or frame has it.
     pub(crate) next_seq: Seq,
-    /// Segments that the checkpoint needs.
+    /// Segments in front of the chain that lead to it from the older checkpoint.
+    pub(crate) older: Vec<(SlotNo, SegmentHeader)>,
+    /// Segments that the kept checkpoints need.
     pub(crate) needed: Vec<SegmentNeed>,
     /// Slots with a bad header that hold something newer than the log: not touched at once.
     pub(crate) set_aside: Vec<SlotNo>,
+}
+
+impl Scanned {
+    /// Every segment of the log that a kept checkpoint needs, oldest first.
+    pub(crate) fn log(&self) -> impl Iterator<Item = &(SlotNo, SegmentHeader)> {
+        self.older.iter().chain(&self.chain)
+    }
 }
 
 /// Where a scan starts: what a checkpoint holds.
@@ -80,7 +94,9 @@ pub(crate) struct StartAt {
     pub(crate) lsn: Lsn,
     /// Claimed durable by the checkpoint.
     pub(crate) claimed: Lsn,
-    /// Segments that it needs.
+    /// Where the oldest kept checkpoint starts; it is the fallback for the newest.
+    pub(crate) oldest_lsn: Lsn,
+    /// Segments that the kept checkpoints need.
     pub(crate) needed: Vec<SegmentNeed>,
 }
 
@@ -184,6 +200,9 @@ pub(crate) async fn scan<D: Disk>(
     }
     let chain = chain_of(slots, from.lsn).map_err(|(piece, by)| chain_broken(piece, &by))?;
     scan.check_start(&chain)?;
+    // Nothing is read there, but the slots are not free: the older checkpoint needs its log too.
+    let mut older = chain_of(slots, from.oldest_lsn.min(from.lsn)).unwrap_or_default();
+    older.truncate(older.len().saturating_sub(chain.len()));
     let mut last_slot = None;
     for (at, (no, header)) in chain.iter().enumerate() {
         let sealed_by = chain.get(at + 1).map(|(_, next)| *next);
@@ -198,7 +217,7 @@ pub(crate) async fn scan<D: Disk>(
         let newest = scan.stray(slot).await?;
         scan.strays.push((slot.no, newest));
     }
-    scan.conclude(chain, last_slot)
+    scan.conclude(chain, older, last_slot)
 }
 
 fn chain_broken(piece: Piece, by: &SegmentHeader) -> OpenError {
@@ -243,212 +262,6 @@ impl<D: Disk> Scan<'_, D> {
         Ok(())
     }
 
-    /// Reads one segment of the chain; `by` is the next one's header, whose cut seals it.
-    async fn segment(
-        &mut self,
-        no: SlotNo,
-        header: &SegmentHeader,
-        bytes: u64,
-        by: Option<&SegmentHeader>,
-    ) -> Result<(), OpenError> {
-        let failed = io_error("reading a segment");
-        let file = self.disk.open(&no.file_name()).await.map_err(&failed)?;
-        let mut reader = SlotReader::new(self.disk, &file, bytes);
-        self.expected = header.first_lsn;
-        self.next_seq = self.next_seq.max(header.next_seq);
-        let result = self.frames(no, header, &mut reader, by).await;
-        self.bytes_scanned += reader.bytes_read;
-        drop(reader);
-        self.disk.close(file).await;
-        result
-    }
-
-    async fn frames(
-        &mut self,
-        no: SlotNo,
-        header: &SegmentHeader,
-        reader: &mut SlotReader<D>,
-        by: Option<&SegmentHeader>,
-    ) -> Result<(), OpenError> {
-        let failed = io_error("reading a segment");
-        let mut pos = SEGMENT_DATA_OFFSET;
-        let what = loop {
-            if by.is_some_and(|by| pos >= by.cut.offset) {
-                break "segment ends early";
-            }
-            match reader.frame_at(pos, self.tag).await.map_err(&failed)? {
-                FrameAt::Bad(error, claim) => {
-                    // A torn group's header was written all the same: its claim is true.
-                    self.claimed = self.claimed.max(claim);
-                    break error.what;
-                }
-                FrameAt::Frame(frame) if frame.salt != header.salt => {
-                    break "frame of an older use of the slot";
-                }
-                FrameAt::Frame(frame) if frame.lsn != self.expected => {
-                    break "frame out of order";
-                }
-                FrameAt::Frame(frame) => {
-                    self.keep(header.segment, &frame, pos, reader).await?;
-                    pos += frame.frame_bytes();
-                }
-            }
-            if self.host.must_yield() {
-                self.host.yield_now().await;
-            }
-        };
-        if let Some(by) = by {
-            let is_whole = pos == by.cut.offset && self.expected == by.cut.lsn.next();
-            // An empty segment that is cut at its own start, or a chain start below the state.
-            let is_empty_cut = self.expected > by.cut.lsn && pos == by.cut.offset;
-            if is_whole || is_empty_cut {
-                return Ok(());
-            }
-        }
-        self.broken = Some(Broken {
-            piece: Piece::Bad,
-            what,
-            file: Some(no.file_name()),
-            segment: header.segment,
-            offset: pos,
-            lsn: self.expected,
-            next_seq: self.next_seq,
-            after: None,
-        });
-        self.look_on(header.salt, pos, reader).await?;
-        match by {
-            // A sealed segment is claimed by its cut.
-            Some(by) => {
-                self.claimed = self.claimed.max(by.cut.lsn);
-                Err(self
-                    .refusal()
-                    .unwrap_or_else(|| chain_broken(Piece::Bad, by)))
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Takes an intact frame that is next in order.
-    async fn keep(
-        &mut self,
-        segment: SegmentId,
-        frame: &FrameHeader,
-        pos: u64,
-        reader: &mut SlotReader<D>,
-    ) -> Result<(), OpenError> {
-        if frame.lsn > self.start_lsn {
-            let read = reader.payload(pos, frame).await;
-            let payload = read.map_err(io_error("reading a frame"))?;
-            self.state.settle(frame.lsn);
-            apply_frame(&mut self.state, frame, payload, segment, pos)?;
-        }
-        self.frames_scanned += 1;
-        self.claimed = self.claimed.max(frame.durable_lsn);
-        self.next_seq = self.next_seq.max(frame.next_seq);
-        self.expected = frame.lsn.next();
-        let offset = pos + frame.frame_bytes();
-        self.ends.push_back(LogEnd {
-            segment,
-            offset,
-            lsn: frame.lsn,
-        });
-        self.tail.push_back(TailFrame {
-            header: *frame,
-            pos,
-        });
-        while self
-            .tail
-            .front()
-            .is_some_and(|tail| tail.header.lsn <= self.claimed)
-        {
-            self.tail.pop_front();
-        }
-        // One end at or below the claim is enough.
-        while self.ends.get(1).is_some_and(|end| end.lsn <= self.claimed) {
-            self.ends.pop_front();
-        }
-        Ok(())
-    }
-
-    /// After a bad frame: every block to the end of the slot.
-    async fn look_on(
-        &mut self,
-        salt: u64,
-        bad_at: u64,
-        reader: &mut SlotReader<D>,
-    ) -> Result<(), OpenError> {
-        let failed = io_error("reading on after a bad frame");
-        let mut pos = bad_at + BLOCK_BYTES as u64;
-        while pos < reader.len() {
-            let found = reader.frame_at(pos, self.tag).await.map_err(&failed)?;
-            let frame = match found {
-                FrameAt::Frame(frame) => frame,
-                FrameAt::Bad(_, claim) => {
-                    self.claimed = self.claimed.max(claim);
-                    pos += BLOCK_BYTES as u64;
-                    if self.host.must_yield() {
-                        self.host.yield_now().await;
-                    }
-                    continue;
-                }
-            };
-            if frame.salt == salt {
-                self.claimed = self.claimed.max(frame.durable_lsn);
-                if frame.lsn >= self.expected {
-                    self.after_bad += 1;
-                }
-                let first = self
-                    .broken
-                    .as_mut()
-                    .filter(|b| b.after.is_none() && frame.lsn > b.lsn);
-                if let Some(broken) = first {
-                    let payload = reader.payload(pos, &frame).await.map_err(&failed)?;
-                    broken.after =
-                        Some((frame.lsn, first_new_seq(&frame, payload, broken.next_seq)));
-                }
-            }
-            pos += frame.frame_bytes();
-        }
-        Ok(())
-    }
-
-    /// A slot without a header of ours: its frames' claims count. Answers its newest LSN.
-    async fn stray(&mut self, slot: &FoundSlot) -> Result<Lsn, OpenError> {
-        let failed = io_error("reading a slot without a header");
-        let file = self
-            .disk
-            .open(&slot.no.file_name())
-            .await
-            .map_err(&failed)?;
-        let mut reader = SlotReader::new(self.disk, &file, slot.bytes);
-        let mut newest = Lsn(0);
-        let mut pos = SEGMENT_DATA_OFFSET;
-        let result = loop {
-            if pos >= reader.len() {
-                break Ok(());
-            }
-            match reader.frame_at(pos, self.tag).await {
-                Err(error) => break Err(failed(error)),
-                Ok(FrameAt::Bad(_, claim)) => {
-                    self.claimed = self.claimed.max(claim);
-                    pos += BLOCK_BYTES as u64;
-                }
-                Ok(FrameAt::Frame(frame)) => {
-                    newest = newest.max(frame.lsn);
-                    self.claimed = self.claimed.max(frame.durable_lsn);
-                    pos += frame.frame_bytes();
-                }
-            }
-            if self.host.must_yield() {
-                self.host.yield_now().await;
-            }
-        };
-        self.bytes_scanned += reader.bytes_read;
-        drop(reader);
-        self.disk.close(file).await;
-        result.map(|()| newest)
-    }
-
     /// The refusal that the table demands for the first bad piece, when it does.
     fn refusal(&self) -> Option<OpenError> {
         let broken = self.broken.as_ref()?;
@@ -489,6 +302,7 @@ impl<D: Disk> Scan<'_, D> {
     fn conclude(
         mut self,
         chain: Vec<(SlotNo, SegmentHeader)>,
+        older: Vec<(SlotNo, SegmentHeader)>,
         last_slot: Option<SlotNo>,
     ) -> Result<Scanned, OpenError> {
         if let Some(refusal) = self.refusal() {
@@ -511,7 +325,9 @@ impl<D: Disk> Scan<'_, D> {
         }
         let end = self.ends.front().copied().unwrap_or_default();
         self.state.settle(last_lsn.max(self.start_lsn));
+        let next_lsn = self.expected.max(last_lsn.max(self.start_lsn).next());
         Ok(Scanned {
+            next_lsn,
             state: self.state,
             claimed: self.claimed,
             start_lsn: self.start_lsn,
@@ -529,6 +345,7 @@ impl<D: Disk> Scan<'_, D> {
                 .map(|(no, _)| no)
                 .collect(),
             chain,
+            older,
             next_seq: self.next_seq,
             needed: self.needed,
         })

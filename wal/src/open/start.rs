@@ -55,7 +55,7 @@ pub(crate) async fn start<D: Disk>(
     let first_lsn = scanned
         .unproven
         .first()
-        .map_or(scanned.last_lsn.next(), |f| f.header.lsn);
+        .map_or(scanned.next_lsn, |f| f.header.lsn);
     let header = SegmentHeader {
         store_uuid: config.store_uuid,
         shard: config.shard,
@@ -99,7 +99,8 @@ pub(crate) async fn start<D: Disk>(
         capacity,
         is_header_due: false,
     };
-    let writer = Writer::new(&config, current, end, scanned.last_lsn, header.cut.lsn);
+    let lsns = (scanned.last_lsn, scanned.next_lsn.prev());
+    let writer = Writer::new(&config, current, end, lsns, header.cut.lsn);
     let upkeep = upkeep(&disk, &config, &mut scanned.state, loaded).await?;
     let state = scanned.state;
     Ok(Inner::new(
@@ -184,9 +185,11 @@ async fn choose_slot<D: Disk>(
         .map(|frame| frame.header.frame_bytes())
         .sum();
     let need = SEGMENT_DATA_OFFSET + tail;
+    // A shorter one (cut, or made under a smaller setting) is first brought to its length.
+    let need = need.max(config.segment_bytes);
     let is_free = |slot: &&FoundSlot| {
         slot.bytes >= need
-            && !scanned.chain.iter().any(|(no, _)| *no == slot.no)
+            && !scanned.log().any(|(no, _)| *no == slot.no)
             && !is_needed(scanned, slot)
             && !scanned.set_aside.contains(&slot.no)
     };
@@ -208,7 +211,7 @@ async fn choose_slot<D: Disk>(
     while found.iter().any(|slot| slot.no == no) {
         no = SlotNo(no.0 + 1);
     }
-    let bytes = config.segment_bytes.max(need);
+    let bytes = need;
     create_slot(disk, no, bytes, || host.yield_now())
         .await
         .map_err(io_error("making a new slot"))?;
@@ -220,13 +223,13 @@ async fn choose_slot<D: Disk>(
     Ok(no)
 }
 
-/// Whether the checkpoint needs what the slot holds.
+/// Whether a kept checkpoint needs what the slot holds.
 fn is_needed(scanned: &Scanned, slot: &FoundSlot) -> bool {
     let header = slot.header();
     scanned
         .needed
         .iter()
-        .any(|need| header.is_some_and(|h| h.segment == need.segment))
+        .any(|need| header.is_some_and(|h| (h.segment, h.salt) == (need.segment, need.salt)))
 }
 
 /// Copies the frames above D behind the place of the new header and syncs them. Answers where
@@ -368,7 +371,7 @@ struct Held {
     last_lsn: Lsn,
 }
 
-/// How far a segment goes, when it is part of the log or needed by the checkpoint.
+/// How far a segment goes, when it is part of the log or needed by a kept checkpoint.
 fn ended_at(scanned: &Scanned, held: &SegmentHeader) -> Option<Held> {
     let of = |end, last_lsn| Held {
         segment: held.segment,
@@ -377,14 +380,13 @@ fn ended_at(scanned: &Scanned, held: &SegmentHeader) -> Option<Held> {
         last_lsn,
     };
     let at = scanned
-        .chain
-        .iter()
+        .log()
         .position(|(_, header)| header.segment == held.segment);
     // The last segment drops out of the log when the new cut does not name it.
     if let Some(at) = at
         && held.segment.0 <= scanned.end.segment.0
     {
-        return Some(match scanned.chain.get(at + 1) {
+        return Some(match scanned.log().nth(at + 1) {
             Some((_, next)) if held.segment != scanned.end.segment => {
                 of(next.cut.offset, next.cut.lsn)
             }
@@ -394,7 +396,7 @@ fn ended_at(scanned: &Scanned, held: &SegmentHeader) -> Option<Held> {
     let need = scanned
         .needed
         .iter()
-        .find(|need| need.segment == held.segment)?;
+        .find(|need| (need.segment, need.salt) == (held.segment, held.salt))?;
     // Its last LSN is not known; it is not above where the checkpoint began.
     Some(of(need.end, scanned.start_lsn))
 }

@@ -12,6 +12,7 @@ use super::{CheckpointReport, Store};
 use crate::checkpoint::{self, CHECKPOINTS_KEPT, SegmentUse, Start, Unnamed};
 use crate::disk::Disk;
 use crate::error::CheckpointError;
+use crate::format::segment::SEGMENT_DATA_OFFSET;
 use crate::generation::{Generations, Rows};
 use crate::host::TaskClass;
 use crate::ids::{Lsn, SegmentId};
@@ -101,6 +102,16 @@ struct Running<'a, D: Disk>(&'a Inner<D>);
 impl<D: Disk> Drop for Running<'_, D> {
     fn drop(&mut self) {
         self.0.upkeep.borrow_mut().is_running = false;
+        self.0.progress.signal();
+    }
+}
+
+/// The generations while they are written; they come back however that ends.
+struct Taken<'a, D: Disk>(&'a Inner<D>, Option<Generations<D>>);
+
+impl<D: Disk> Drop for Taken<'_, D> {
+    fn drop(&mut self) {
+        self.0.upkeep.borrow_mut().generations = self.1.take();
         self.0.progress.signal();
     }
 }
@@ -228,13 +239,19 @@ impl<D: Disk> Inner<D> {
         checkpoint::name(&self.disk, &self.state, durable, unnamed).await
     }
 
-    /// The segments with the present end of the current one.
+    /// The segments, the current one with the end of what is durable in it.
     fn segments_now(&self) -> Vec<SegmentUse> {
         let writer = self.writer.borrow();
         let mut segments = self.slots.borrow().segments();
         for segment in &mut segments {
             if segment.segment == writer.current.segment {
-                segment.end = writer.current.pos;
+                // IMPORTANT: not what is in flight: when that fails the segment is abandoned and
+                // its slot used again, and no checkpoint may ask for it.
+                segment.end = if writer.durable_end.segment == segment.segment {
+                    writer.durable_end.offset
+                } else {
+                    SEGMENT_DATA_OFFSET
+                };
             }
         }
         segments
@@ -247,13 +264,15 @@ impl<D: Disk> Inner<D> {
         let taken = self
             .progress
             .until(|| self.upkeep.borrow_mut().generations.take());
-        let mut generations = taken.await;
+        let mut taken = Taken(self, Some(taken.await));
+        let Some(generations) = &mut taken.1 else {
+            unreachable!("given back only when dropped");
+        };
         generations.push(std::mem::take(&mut self.upkeep.borrow_mut().dedupe_rows));
         let flushed = generations.flush(&*self.host).await;
         let dropped = generations.drop_expired(self.host.wall_ms() / 1000).await;
         let listing = generations.listing();
-        self.upkeep.borrow_mut().generations = Some(generations);
-        self.progress.signal();
+        drop(taken);
         flushed.map_err(failed("writing dedupe rows"))?;
         dropped.map_err(failed("removing expired dedupe rows"))?;
         Ok(listing)

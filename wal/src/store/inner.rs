@@ -108,6 +108,7 @@ pub(crate) struct Inner<D: Disk> {
     pub(crate) is_short_of_space: Cell<bool>,
     /// The last attempt to make a slot ready failed.
     pub(crate) is_slotless: Cell<bool>,
+    pub(crate) is_preparing: Cell<bool>,
     pub(crate) upkeep: RefCell<Upkeep<D>>,
     next_seq: Cell<Seq>,
 }
@@ -144,6 +145,7 @@ impl<D: Disk> Inner<D> {
             is_closed: Cell::new(false),
             is_short_of_space: Cell::new(false),
             is_slotless: Cell::new(false),
+            is_preparing: Cell::new(false),
             upkeep: RefCell::new(upkeep),
             next_seq: Cell::new(next_seq),
         }
@@ -203,17 +205,18 @@ impl<D: Disk> Inner<D> {
 }
 
 impl<D: Disk> Writer<D> {
-    /// The writer after an open: `current`'s header is on the medium.
+    /// The writer after an open: `current`'s header is on the medium, and so is everything up to
+    /// the first LSN; those up to the second were given out.
     pub(crate) fn new(
         config: &StoreConfig,
         current: Current<D>,
         end: LogEnd,
-        last_lsn: Lsn,
+        (last_lsn, given): (Lsn, Lsn),
         claimed: Lsn,
     ) -> Writer<D> {
         let next_segment = current.segment.next();
         Writer {
-            pipeline: Pipeline::new(last_lsn, config.groups_inflight),
+            pipeline: Pipeline::new(last_lsn, given, config.groups_inflight),
             current,
             durable_end: end,
             next_segment,
@@ -234,8 +237,26 @@ impl<D: Disk> Writer<D> {
         }
     }
 
+    /// Puts a record in the queue. Names go in front: no hook may be written before the name of
+    /// its sink.
+    pub(crate) fn queue(&mut self, record: Record) {
+        if matches!(record, Record::SinkName(_)) {
+            self.queue.push_front(record);
+        } else {
+            self.queue.push_back(record);
+        }
+    }
+
+    /// Bytes of the names that wait: they all ride in the next group.
+    pub(crate) fn names_bytes(&self) -> usize {
+        let names = self.queue.iter();
+        let names = names.take_while(|record| matches!(record, Record::SinkName(_)));
+        names.map(crate::format::record::record_len).sum()
+    }
+
     /// Bytes that a group with `planned` bytes of records needs in the segment.
     pub(crate) fn need(&self, planned: usize) -> usize {
+        let planned = planned.saturating_add(self.names_bytes());
         const LEAST: usize = 64 << 10;
         let most =
             usize::try_from(self.current.capacity - SEGMENT_DATA_OFFSET).unwrap_or(usize::MAX);

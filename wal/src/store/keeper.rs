@@ -63,6 +63,16 @@ async fn run<D: Disk>(weak: Weak<Inner<D>>) {
     }
 }
 
+/// A slot is being made ready; over however that ends.
+struct Preparing<'a, D: Disk>(&'a Inner<D>);
+
+impl<D: Disk> Drop for Preparing<'_, D> {
+    fn drop(&mut self) {
+        self.0.is_preparing.set(false);
+        self.0.progress.signal();
+    }
+}
+
 impl<D: Disk> Inner<D> {
     async fn look_at_space(&self) {
         match self.disk.space().await {
@@ -79,11 +89,18 @@ impl<D: Disk> Inner<D> {
 
     /// Makes one slot ready: a free one, a suspect one that passes its probe, or a new one.
     pub(crate) async fn prepare_slot(&self) -> io::Result<SlotNo> {
+        // One at a time: two would make the same slot, the second over the first.
+        let is_free = || !self.is_preparing.replace(true);
+        self.progress.until(|| is_free().then_some(())).await;
+        let _preparing = Preparing(self);
         let next = self.slots.borrow().to_prepare();
-        match next {
-            Some((no, was)) => self.reuse_slot(no, was).await,
-            None => self.create_slot(self.config.segment_bytes).await,
-        }
+        let ready = match next {
+            Some((no, was)) => self.reuse_slot(no, was).await?,
+            None => self.create_slot(self.config.segment_bytes).await?,
+        };
+        // The one that failed before may be looked at again.
+        self.slots.borrow_mut().forget_abandoned();
+        Ok(ready)
     }
 
     async fn reuse_slot(&self, no: SlotNo, was: SlotUse) -> io::Result<SlotNo> {
@@ -110,19 +127,51 @@ impl<D: Disk> Inner<D> {
             .and_then(|slot| slot.file.clone());
         let file = match have {
             Some(file) => file,
-            None => open_slot(&self.disk, no, self.config.sync).await?,
+            None => match open_slot(&self.disk, no, self.config.sync).await {
+                Ok(file) => file,
+                Err(error) => {
+                    self.slots.borrow_mut().abandon(no);
+                    return Err(error);
+                }
+            },
         };
-        if is_suspect && let Err(error) = self.probe(&file).await {
-            self.slots.borrow_mut().abandon(no);
-            self.disk.close(file).await;
-            return Err(error);
-        }
+        let readied = self.make_good(no, &file, is_suspect).await;
+        let bytes = match readied {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                let mut slots = self.slots.borrow_mut();
+                slots.abandon(no);
+                if let Some(slot) = slots.get_mut(no) {
+                    slot.file = None;
+                }
+                drop(slots);
+                self.disk.close(file).await;
+                return Err(error);
+            }
+        };
         if let Some(slot) = self.slots.borrow_mut().get_mut(no) {
             slot.file = Some(file);
+            slot.bytes = bytes;
             slot.use_ = SlotUse::Spare;
             slot.is_tainted = false;
         }
         Ok(no)
+    }
+
+    /// Probes a slot that is in doubt, and brings a short one (cut, or made under a smaller
+    /// setting) to its length, written and synced. Answers its length.
+    async fn make_good(&self, no: SlotNo, file: &D::File, is_suspect: bool) -> io::Result<u64> {
+        if is_suspect {
+            self.probe(file).await?;
+        }
+        let have = self.slots.borrow().get(no).map_or(0, |slot| slot.bytes);
+        let wanted = self.config.segment_bytes;
+        if have >= wanted {
+            return Ok(have);
+        }
+        fill(&self.disk, file, have..wanted, || self.host.yield_now()).await?;
+        self.disk.sync_data(file).await?;
+        Ok(wanted)
     }
 
     /// Writes zeros over the header and syncs: the disk takes writes to this file again.
@@ -181,7 +230,7 @@ pub(crate) async fn create_slot<D: Disk>(
 ) -> io::Result<()> {
     let temp = no.temp_name();
     let file = disk.create(&temp).await?;
-    let filled = fill(disk, &file, bytes, pause).await;
+    let filled = fill(disk, &file, 0..bytes, pause).await;
     // IMPORTANT: content → name → directory; a slot that has its name is whole.
     let synced = match filled {
         Ok(()) => disk.sync_data(&file).await,
@@ -196,19 +245,20 @@ pub(crate) async fn create_slot<D: Disk>(
 async fn fill<D: Disk>(
     disk: &D,
     file: &D::File,
-    bytes: u64,
+    span: std::ops::Range<u64>,
     pause: impl Fn() -> crate::host::LocalFuture<()>,
 ) -> io::Result<()> {
+    let bytes = span.end - span.start;
     let piece = IO_BYTES_MAX.min(usize::try_from(bytes).unwrap_or(IO_BYTES_MAX));
     let mut zeros = disk.alloc(piece);
     zeros.as_mut().fill(0);
     let zeros = Rc::new(zeros);
-    let mut pos = 0;
-    while pos < bytes {
-        if bytes - pos >= piece as u64 {
+    let mut pos = span.start;
+    while pos < span.end {
+        if span.end - pos >= piece as u64 {
             write_all(disk, file, Rc::clone(&zeros), pos).await?;
         } else {
-            let rest = usize::try_from(bytes - pos).unwrap_or(piece);
+            let rest = usize::try_from(span.end - pos).unwrap_or(piece);
             let mut last = disk.alloc(rest);
             last.as_mut().fill(0);
             write_all(disk, file, Rc::new(last), pos).await?;

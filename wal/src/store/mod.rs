@@ -259,7 +259,7 @@ impl<D: Disk> Store<D> {
         let mut writer = self.inner.writer.borrow_mut();
         let has_room = writer.queue.len() < self.inner.config.queued_records_max;
         if has_room {
-            writer.queue.push_back(record);
+            writer.queue(record);
         }
         has_room
     }

@@ -31,6 +31,21 @@ struct Straggler<D: Disk> {
     holds: Holds,
 }
 
+impl<D: Disk> Straggler<D> {
+    fn extra(&self) -> HookExtra<'_> {
+        HookExtra {
+            sinks: &self.sinks,
+            dedupe_hash: None,
+            archive: self.holds.has(Holds::ARCHIVE),
+            log: self.holds.has(Holds::LOG),
+        }
+    }
+
+    fn record_bytes(&self) -> usize {
+        crate::format::record::hook_len(&self.extra(), self.envelope.len())
+    }
+}
+
 impl<D: Disk> Inner<D> {
     /// Starts relocating the emptiest segment, when one is empty enough.
     pub(crate) fn relocate_if_due(self: &Rc<Self>) {
@@ -129,19 +144,13 @@ impl<D: Disk> Inner<D> {
             if self.admit_own().is_err() {
                 return false;
             }
-            let planned = bytes.min(GROUP_BYTES).max(left[0].envelope.len()) + 256;
+            let planned = bytes.min(GROUP_BYTES).max(left[0].record_bytes()) + 256;
             let Some(mut group) = self.begin(planned, planned, Purpose::Relocation) else {
                 self.host.sleep(BEGIN_PAUSE).await;
                 continue;
             };
             while let Some(one) = left.first() {
-                let extra = HookExtra {
-                    sinks: &one.sinks,
-                    dedupe_hash: None,
-                    archive: one.holds.has(Holds::ARCHIVE),
-                    log: one.holds.has(Holds::LOG),
-                };
-                let record = crate::format::record::hook_len(&extra, one.envelope.len());
+                let (extra, record) = (one.extra(), one.record_bytes());
                 let is_live = self.is_live(one.seq);
                 if is_live && !group.fits(record) {
                     break;

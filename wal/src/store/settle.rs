@@ -134,7 +134,10 @@ impl<D: Disk> Inner<D> {
             shard = %self.config.shard, %durable, applied = %writer.pipeline.applied(),
             hooks_undone = undone.len(), "fenced after a failed write or sync"
         );
+        // What was undone asks for no claim.
+        writer.last_with_records = writer.last_with_records.min(durable);
         let groups: Vec<Applied> = writer.applied.drain(..).collect();
+        let mut names = Vec::new();
         for group in groups.into_iter().rev() {
             assert!(group.lsn > durable, "a durable group in the undo set");
             for before in group.before.iter().rev() {
@@ -143,10 +146,15 @@ impl<D: Disk> Inner<D> {
             for record in group.others.into_iter().rev() {
                 if let Record::Resequenced(mark) = &record {
                     state.forget_resequenced(mark);
+                } else if let Record::SinkName(_) = record {
+                    names.push(record);
                 } else if is_kept_through_a_fence(&record) {
                     writer.queue.push_front(record);
                 }
             }
+        }
+        for record in names {
+            writer.queue.push_front(record);
         }
         if Pipeline::undo_above(durable) < durable
             && let Some(group) = writer.last_durable.take()

@@ -125,29 +125,12 @@ impl<D: Disk> Inner<D> {
             .min(IO_BYTES_MAX - headroom)
             .min(room);
         let limit = limit / BLOCK_BYTES * BLOCK_BYTES;
-        // Queued records leave room for the first of the caller's, or stay behind: a record
-        // larger than a group has one to itself.
-        let share = if planned == 0 { limit / 2 } else { limit / 4 };
-        let queue_limit = share.min(limit.saturating_sub(first));
-        let records_max = self.config.group_records_max / 2;
-        let mut queued = Vec::new();
-        let mut queued_bytes = 0;
-        while !matches!(purpose, Purpose::Claim | Purpose::Relocation)
-            && queued.len() < records_max.max(1)
-        {
-            let Some(record) = writer.queue.front() else {
-                break;
-            };
-            let bytes = codec::record_len(record);
-            let is_large = bytes > share.saturating_sub(FRAME_HEADER_BYTES);
-            let is_first =
-                queued.is_empty() && bytes <= room - FRAME_HEADER_BYTES && (first == 0 || is_large);
-            if queued_bytes + bytes > queue_limit.saturating_sub(FRAME_HEADER_BYTES) && !is_first {
-                break;
+        let (queued, queued_bytes) = match purpose {
+            Purpose::Claim | Purpose::Relocation => (Vec::new(), 0),
+            Purpose::Caller | Purpose::Closing => {
+                self.from_queue(&mut writer, planned.max(first), limit)
             }
-            queued_bytes += bytes;
-            queued.extend(writer.queue.pop_front());
-        }
+        };
         let entries = writer.spare_entries.pop().unwrap_or_default();
         drop(writer);
         let planned = queued_bytes + planned;
@@ -156,6 +139,34 @@ impl<D: Disk> Inner<D> {
             group.record_from_queue(record);
         }
         Some(group)
+    }
+
+    /// The records of the queue that ride in a group with `planned` bytes of the caller's own:
+    /// every name, and of the others as many as leave the caller its room.
+    fn from_queue(
+        &self,
+        writer: &mut Writer<D>,
+        planned: usize,
+        limit: usize,
+    ) -> (Vec<Record>, usize) {
+        let share = if planned == 0 { limit / 2 } else { limit / 4 };
+        let share = share.saturating_sub(FRAME_HEADER_BYTES);
+        let room = writer.current.room().saturating_sub(FRAME_HEADER_BYTES);
+        let room = room.saturating_sub(planned);
+        let records_max = (self.config.group_records_max / 2).max(1);
+        let (mut queued, mut bytes) = (Vec::new(), 0);
+        while let Some(record) = writer.queue.front() {
+            let end = bytes + codec::record_len(record);
+            let is_name = matches!(record, Record::SinkName(_));
+            // A large one goes alone.
+            let is_due = is_name || queued.is_empty() || end <= share && queued.len() < records_max;
+            if end > room || !is_due {
+                break;
+            }
+            bytes = end;
+            queued.extend(writer.queue.pop_front());
+        }
+        (queued, bytes)
     }
 
     /// Makes a spare slot the current segment; its header goes out with the first group.

@@ -188,10 +188,10 @@ impl<D: Disk> GroupBuilder<D> {
     }
 
     /// Whether a record of `encoded_bytes` (its header included) still belongs into this group.
-    /// One larger than a whole group is taken alone.
+    /// One larger than a whole group is taken when it is the first of the caller's own.
     pub fn fits(&self, encoded_bytes: usize) -> bool {
         let end = self.end.saturating_add(encoded_bytes);
-        if self.entries.is_empty() {
+        if self.entries.len() == self.from_queue {
             return end <= self.limit_single;
         }
         self.entries.len() < self.inner.config.group_records_max && end <= self.limit

@@ -52,13 +52,15 @@ pub(crate) struct Pipeline {
 }
 
 impl Pipeline {
-    /// A pipeline after an open: everything up to `durable` is on the medium.
-    pub(crate) fn new(durable: Lsn, inflight_max: usize) -> Pipeline {
+    /// A pipeline after an open: everything up to `durable` is on the medium; LSNs up to `given`
+    /// were given to groups that are in no log.
+    pub(crate) fn new(durable: Lsn, given: Lsn, inflight_max: usize) -> Pipeline {
+        assert!(given >= durable, "an LSN would be given twice");
         Pipeline {
             flights: VecDeque::with_capacity(inflight_max + 1),
             settled: VecDeque::with_capacity(inflight_max + 1),
             inflight_max,
-            applied: durable,
+            applied: given,
             durable,
             frozen: false,
         }

@@ -241,3 +241,28 @@ fn a_segment_that_is_absent_renamed_copied_or_of_another_store_is_named() {
     );
     assert!(matches!(result, Err(OpenError::WrongShard { .. })));
 }
+
+#[test]
+fn bytes_behind_the_tail_that_only_look_like_a_frame_claim_nothing() {
+    let case = case(3);
+    let file = case.image.read(SLOT).unwrap();
+    let (pos, _) = case.frames[2];
+    let real = FrameHeader::decode(&file[pos as usize..]).unwrap();
+    // As a client would send it in a body that a power cut tears: all but the salt is right.
+    let forged = FrameHeader {
+        salt: real.salt ^ 1,
+        lsn: Lsn(1 << 40),
+        durable_lsn: Lsn((1 << 40) - 1),
+        ..real
+    };
+    let mut bytes = vec![0; FRAME_HEADER_BYTES];
+    forged.encode(&mut bytes);
+    let mut image = case.image.clone();
+    for block in 1..4 {
+        image.overwrite(SLOT, pos + block * BLOCK_BYTES as u64, &bytes);
+    }
+    let rig = reopen(&image).unwrap_or_else(|error| panic!("refused: {error}"));
+    for ledger in &case.ledgers {
+        ledger.check(&rig, "forged claims");
+    }
+}

@@ -11,4 +11,9 @@ mod damage;
 
 mod faults;
 
+mod adversary;
+
+#[cfg(feature = "mutations")]
+mod mutations;
+
 use rig::*;

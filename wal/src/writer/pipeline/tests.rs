@@ -10,7 +10,7 @@ fn settled(pipeline: &mut Pipeline) -> Vec<(u64, Outcome)> {
 
 #[test]
 fn durable_rises_in_lsn_order_only() {
-    let mut p = Pipeline::new(Lsn(10), 2);
+    let mut p = Pipeline::new(Lsn(10), Lsn(10), 2);
     let (a, b) = (p.submit(0, false), p.submit(0, false));
     assert!(!p.has_room());
     assert_eq!(p.complete(b, true), Step::Waiting);
@@ -24,7 +24,7 @@ fn durable_rises_in_lsn_order_only() {
 
 #[test]
 fn a_failure_fences_only_what_is_above_the_mark_and_a_later_success_raises_nothing() {
-    let mut p = Pipeline::new(Lsn(0), 4);
+    let mut p = Pipeline::new(Lsn(0), Lsn(0), 4);
     let lsns: Vec<Lsn> = (0..4).map(|_| p.submit(0, false)).collect();
     assert_eq!(p.complete(lsns[0], true), Step::Durable(Lsn(1)));
     assert_eq!(p.complete(lsns[2], false), Step::Froze { durable: Lsn(1) });
@@ -59,7 +59,7 @@ fn every_order_and_result_of_three_groups_settles_each_once_in_order() {
     ];
     for order in orders {
         for results in 0..8u32 {
-            let mut p = Pipeline::new(Lsn(0), 3);
+            let mut p = Pipeline::new(Lsn(0), Lsn(0), 3);
             let lsns: Vec<Lsn> = (0..3).map(|_| p.submit(0, false)).collect();
             let mut reaped = [false; 3];
             let mut expected_durable = 0;
@@ -95,7 +95,7 @@ fn every_order_and_result_of_three_groups_settles_each_once_in_order() {
 
 #[test]
 fn internal_groups_settle_silently() {
-    let mut p = Pipeline::new(Lsn(0), 2);
+    let mut p = Pipeline::new(Lsn(0), Lsn(0), 2);
     let a = p.submit(0, true);
     assert_eq!(p.complete(a, true), Step::Durable(Lsn(1)));
     assert_eq!(p.take_settled(), None);

@@ -139,12 +139,7 @@ impl<D: Disk> Inner<D> {
         let bytes = match readied {
             Ok(bytes) => bytes,
             Err(error) => {
-                let mut slots = self.slots.borrow_mut();
-                slots.abandon(no);
-                if let Some(slot) = slots.get_mut(no) {
-                    slot.file = None;
-                }
-                drop(slots);
+                self.give_up(no);
                 self.disk.close(file).await;
                 return Err(error);
             }
@@ -156,6 +151,16 @@ impl<D: Disk> Inner<D> {
             slot.is_tainted = false;
         }
         Ok(no)
+    }
+
+    /// A slot that could not be made ready: another is tried first, this one later through a new
+    /// descriptor.
+    fn give_up(&self, no: SlotNo) {
+        let mut slots = self.slots.borrow_mut();
+        slots.abandon(no);
+        if let Some(slot) = slots.get_mut(no) {
+            slot.file = None;
+        }
     }
 
     /// Probes a slot that is in doubt, and brings a short one (cut, or made under a smaller

@@ -128,7 +128,7 @@ impl<D: Disk> Inner<D> {
         let (queued, queued_bytes) = match purpose {
             Purpose::Claim | Purpose::Relocation => (Vec::new(), 0),
             Purpose::Caller | Purpose::Closing => {
-                self.from_queue(&mut writer, planned.max(first), limit)
+                self.take_queued(&mut writer, planned.max(first), limit)
             }
         };
         let entries = writer.spare_entries.pop().unwrap_or_default();
@@ -143,7 +143,7 @@ impl<D: Disk> Inner<D> {
 
     /// The records of the queue that ride in a group with `planned` bytes of the caller's own:
     /// every name, and of the others as many as leave the caller its room.
-    fn from_queue(
+    fn take_queued(
         &self,
         writer: &mut Writer<D>,
         planned: usize,

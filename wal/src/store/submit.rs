@@ -128,7 +128,7 @@ impl<D: Disk> Inner<D> {
         let (queued, queued_bytes) = match purpose {
             Purpose::Claim | Purpose::Relocation => (Vec::new(), 0),
             Purpose::Caller | Purpose::Closing => {
-                self.take_queued(&mut writer, planned.max(first), limit)
+                self.take_queued(&mut writer, planned.max(first), first, limit)
             }
         };
         let entries = writer.spare_entries.pop().unwrap_or_default();
@@ -147,10 +147,13 @@ impl<D: Disk> Inner<D> {
         &self,
         writer: &mut Writer<D>,
         planned: usize,
+        first: usize,
         limit: usize,
     ) -> (Vec<Record>, usize) {
-        let share = if planned == 0 { limit / 2 } else { limit / 4 };
-        let share = share.saturating_sub(FRAME_HEADER_BYTES);
+        let most = if planned == 0 { limit / 2 } else { limit / 4 };
+        let most = most.saturating_sub(FRAME_HEADER_BYTES);
+        // A record larger than a group has one to itself, but for the names.
+        let share = most.min(limit.saturating_sub(FRAME_HEADER_BYTES + first));
         let room = writer.current.room().saturating_sub(FRAME_HEADER_BYTES);
         let room = room.saturating_sub(planned);
         let records_max = (self.config.group_records_max / 2).max(1);
@@ -159,7 +162,8 @@ impl<D: Disk> Inner<D> {
             let end = bytes + codec::record_len(record);
             let is_name = matches!(record, Record::SinkName(_));
             // A large one goes alone.
-            let is_due = is_name || queued.is_empty() || end <= share && queued.len() < records_max;
+            let is_large = queued.is_empty() && (first == 0 || end > most);
+            let is_due = is_name || is_large || end <= share && queued.len() < records_max;
             if end > room || !is_due {
                 break;
             }

@@ -358,9 +358,7 @@ fn described_ed25519_verifies() {
     fails(&v, &headers, b"{} ", Reason::NoMatch);
     // The sender says how many signatures there are; a core does one under one key at a time.
     let all = headers.map(|(name, value)| (name.as_bytes(), value.as_bytes()));
-    let mut check = v
-        .begin(|name| Lookup::of(name, all), NOW_S)
-        .unwrap();
+    let mut check = v.begin(|name| Lookup::of(name, all), NOW_S).unwrap();
     check.update(b"{} ");
     assert_eq!(std::iter::from_fn(|| check.step().then_some(())).count(), 2);
     assert_eq!(check.finish().unwrap_err(), Reason::NoMatch);

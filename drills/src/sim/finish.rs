@@ -90,8 +90,23 @@ impl Run {
         };
         if !self.run_while(|| !is_drained()) {
             let left: Vec<_> = shards.iter().map(|s| s.store.state().counts()).collect();
-            let queued: Vec<_> = shards.iter().map(|s| s.store.queued()).collect();
-            return Err(self.stuck(&format!("the drain ({left:?}, queued {queued:?})")));
+            let marks: Vec<_> = shards
+                .iter()
+                .map(|s| {
+                    let store = &s.store;
+                    let (applied, durable) = (store.applied_lsn(), store.durable_lsn());
+                    (
+                        applied,
+                        durable,
+                        store.queued(),
+                        store.stats().inflight,
+                        store.is_fenced(),
+                    )
+                })
+                .collect();
+            return Err(self.stuck(&format!(
+                "the drain ({left:?}, applied, durable, queued, in flight, fenced {marks:?})"
+            )));
         }
         Ok(())
     }

@@ -236,9 +236,10 @@ impl<D: Disk> Store<D> {
         self.inner.writer.borrow().pipeline.durable()
     }
 
-    /// The last group applied to the state.
+    /// The last group that the state holds; the durable mark when none is in flight (LSNs that a
+    /// fence skipped are nobody's to wait for).
     pub fn applied_lsn(&self) -> Lsn {
-        self.inner.writer.borrow().pipeline.applied()
+        self.inner.writer.borrow().pipeline.visible()
     }
 
     /// True from a failed write or sync until a new segment has been started.

@@ -70,6 +70,13 @@ impl Pipeline {
         self.applied
     }
 
+    /// The last group that the state holds: one in flight and not fenced, else the durable mark.
+    /// Below [`Pipeline::applied`] once LSNs were skipped.
+    pub(crate) fn visible(&self) -> Lsn {
+        let holds = self.flights.iter().rev().find(|f| !f.is_settled);
+        holds.map_or(self.durable, |flight| flight.lsn)
+    }
+
     pub(crate) fn durable(&self) -> Lsn {
         self.durable
     }

@@ -30,12 +30,6 @@ const POINTS: &[(&str, u64)] = &[
     ("commit.built", 300),
     ("commit.submitted", 300),
     ("commit.settled", 300),
-    ("open.scanned", 1),
-    ("open.header", 1),
-    ("open.done", 1),
-    ("checkpoint.written", 1),
-    ("checkpoint.named", 1),
-    ("segment.started", 2),
 ];
 
 /// The drill's settings.

@@ -85,6 +85,17 @@ impl Fault {
     }
 }
 
+/// A fault to be met.
+#[derive(Clone, Copy, Debug)]
+pub struct FaultOrder {
+    /// Which.
+    pub fault: Fault,
+    /// It begins once so many groups are in the cache, the failing write's own included.
+    pub groups_min: usize,
+    /// So many failures, then the device is well again by itself.
+    pub failures_max: u64,
+}
+
 /// What the device did.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
@@ -98,6 +109,8 @@ pub struct Counts {
     pub flushes_failed: u64,
     /// Writes that were reported as done and dropped by a late error.
     pub writes_dropped: u64,
+    /// Groups in the cache when the last fault was first met.
+    pub groups_at_fault: usize,
 }
 
 /// How far the ledgers had come: requests acked, deliveries taken.
@@ -140,7 +153,7 @@ pub struct Device {
     current: Pages,
     unflushed: BTreeMap<u64, Write>,
     next_number: u64,
-    fault: Option<Fault>,
+    fault: Option<FaultOrder>,
     counts: Counts,
     marks: Box<dyn Fn() -> Marks + Send>,
     cut: Option<(CutOrder, Sender<Cut>)>,
@@ -179,9 +192,29 @@ impl Device {
         self.counts
     }
 
-    /// Misbehaves from now on, or behaves again.
-    pub fn set_fault(&mut self, fault: Option<Fault>) {
+    /// Is to misbehave, or behaves again.
+    pub fn set_fault(&mut self, fault: Option<FaultOrder>) {
         self.fault = fault;
+        self.counts.groups_at_fault = 0;
+    }
+
+    /// Whether `fault` is met by an operation with `groups` in the cache; counts the failure.
+    fn meets(&mut self, fits: impl Fn(Fault) -> bool, groups: usize) -> Option<Fault> {
+        let order = self.fault.as_mut().filter(|order| fits(order.fault))?;
+        if groups < order.groups_min {
+            return None;
+        }
+        let fault = order.fault;
+        // Once begun, it goes on whatever is in the cache.
+        order.groups_min = 0;
+        order.failures_max -= 1;
+        if order.failures_max == 0 {
+            self.fault = None;
+        }
+        if self.counts.groups_at_fault == 0 {
+            self.counts.groups_at_fault = groups;
+        }
+        Some(fault)
     }
 
     /// Reads the newest content.
@@ -200,11 +233,18 @@ impl Device {
             data: data.to_vec(),
             is_complete: false,
         };
-        let fails = match self.fault {
-            Some(Fault::WriteError) => write.is_log(),
-            Some(Fault::EveryError) => true,
-            _ => false,
-        };
+        let groups = self.groups_unflushed() + write.groups();
+        let is_log = write.is_log();
+        let fails = self
+            .meets(
+                |fault| match fault {
+                    Fault::WriteError => is_log,
+                    Fault::EveryError => true,
+                    Fault::FlushError | Fault::LateError => false,
+                },
+                groups,
+            )
+            .is_some();
         if fails {
             // What a failed write leaves behind is not defined: here its first half.
             self.counts.writes_failed += 1;
@@ -233,12 +273,16 @@ impl Device {
     pub fn flush_begins(&mut self) -> Flush {
         let complete: Vec<&Write> = self.unflushed.values().filter(|w| w.is_complete).collect();
         let only_log = !complete.is_empty() && complete.iter().all(|w| w.is_log());
-        let fault = match self.fault {
-            Some(Fault::FlushError | Fault::LateError) if only_log => self.fault,
-            Some(Fault::EveryError) => self.fault,
-            _ => None,
-        };
         let covers = complete.iter().map(|w| w.number).collect();
+        let groups = self.groups_unflushed();
+        let fault = self.meets(
+            |fault| match fault {
+                Fault::FlushError | Fault::LateError => only_log,
+                Fault::EveryError => true,
+                Fault::WriteError => false,
+            },
+            groups,
+        );
         self.cut_if(Moment::FlushArrived);
         Flush { covers, fault }
     }

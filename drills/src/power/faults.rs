@@ -10,7 +10,7 @@ use anyhow::Result;
 
 use super::check::Checker;
 use super::cut::{Cut, CutKind, CutOrder, Moment};
-use super::device::Fault;
+use super::device::{Fault, FaultOrder};
 use super::rig::Rig;
 use crate::oracle::Verdict;
 use crate::rng::Rng;
@@ -19,6 +19,8 @@ use crate::rng::Rng;
 pub struct FaultReport {
     /// Which.
     pub fault: Fault,
+    /// One operation failed, the next succeeded.
+    pub once: bool,
     /// Writes failed, flushes failed, writes reported as done and dropped.
     pub counts: (u64, u64, u64),
     /// `/ready` said 503 while it lasted.
@@ -27,7 +29,7 @@ pub struct FaultReport {
     pub recovered_alone: bool,
     /// The file system gave up and was mounted again, and the node restarted.
     pub remounted: bool,
-    /// Most groups in the cache at a cut.
+    /// Groups in flight when the fault was first met.
     pub groups: usize,
     /// The verdicts of the cuts.
     pub verdicts: Vec<Verdict>,
@@ -40,7 +42,10 @@ impl FaultReport {
             Fault::EveryError => self.remounted,
             _ => self.recovered_alone,
         };
-        ends_well && self.was_unready && self.verdicts.iter().all(Verdict::holds)
+        ends_well
+            && self.was_unready
+            && self.groups >= 2
+            && self.verdicts.iter().all(Verdict::holds)
     }
 }
 
@@ -57,21 +62,32 @@ fn order(kind: CutKind, moment: Moment, rng: &mut Rng) -> CutOrder {
     }
 }
 
-/// Runs one fault under load, with a cut during it and one after it.
-pub fn run(rig: &mut Rig, checker: &Checker, fault: Fault, rng: &mut Rng) -> Result<FaultReport> {
+/// Runs one fault under load, with a cut during it and one after it. `once`: one operation fails
+/// and the next succeeds.
+pub fn run(
+    rig: &mut Rig,
+    checker: &Checker,
+    fault: Fault,
+    once: bool,
+    rng: &mut Rng,
+) -> Result<FaultReport> {
     rig.start_load()?;
     rig.wait_acked(300)?;
-    wait_for_groups(rig)?;
     let before = rig.device.lock().counts();
-    rig.device.lock().set_fault(Some(fault));
+    rig.device.lock().set_fault(Some(FaultOrder {
+        fault,
+        groups_min: 2,
+        failures_max: if once { 1 } else { u64::MAX },
+    }));
     if fault == Fault::EveryError {
+        rig.wait("the fault is met", RECOVERY, |rig| {
+            Ok(rig.device.lock().counts().groups_at_fault > 0)
+        })?;
         provoke(rig)?;
     }
     let mut was_unready = false;
-    rig.wait("the fault is met", RECOVERY, |rig| {
-        let now = rig.device.lock().counts();
-        let met =
-            now.writes_failed + now.flushes_failed > before.writes_failed + before.flushes_failed;
+    rig.wait("the fault is met and told", RECOVERY, |rig| {
+        let met = rig.device.lock().counts().groups_at_fault > 0;
         was_unready |= met && !rig.node()?.is_ready();
         Ok(was_unready)
     })?;
@@ -81,50 +97,42 @@ pub fn run(rig: &mut Rig, checker: &Checker, fault: Fault, rng: &mut Rng) -> Res
         CutKind::Half
     };
     let mut cuts: Vec<Cut> = vec![rig.cut(order(kind, Moment::Write, rng), true)?];
-    // Some more of it, so that the ways out of it fail too.
-    std::thread::sleep(Duration::from_millis(rng.range(50, 1200)));
+    if !once {
+        // Some more of it, so that the ways out of it fail too.
+        std::thread::sleep(Duration::from_millis(rng.range(50, 1200)));
+    }
+    let groups = rig.device.lock().counts().groups_at_fault;
     rig.device.lock().set_fault(None);
-    let mut report = FaultReport {
-        fault,
-        counts: (0, 0, 0),
-        was_unready,
-        recovered_alone: false,
-        remounted: false,
-        groups: 0,
-        verdicts: Vec::new(),
-    };
     if fault == Fault::EveryError {
         remount(rig)?;
-        report.remounted = true;
-    } else {
-        rig.wait("the node is ready again", RECOVERY, |rig| {
-            Ok(rig.node()?.is_ready())
-        })?;
+        rig.start_load()?;
     }
-    rig.start_load()?;
     rig.wait_acked(200)?;
-    report.recovered_alone = !report.remounted;
     cuts.push(rig.cut(order(CutKind::None, Moment::FlushEnding, rng), false)?);
     rig.stop_load();
     let after = rig.device.lock().counts();
-    report.counts = (
-        after.writes_failed - before.writes_failed,
-        after.flushes_failed - before.flushes_failed,
-        after.writes_dropped - before.writes_dropped,
-    );
+    let mut report = FaultReport {
+        fault,
+        once,
+        counts: (
+            after.writes_failed - before.writes_failed,
+            after.flushes_failed - before.flushes_failed,
+            after.writes_dropped - before.writes_dropped,
+        ),
+        was_unready,
+        recovered_alone: false,
+        remounted: fault == Fault::EveryError,
+        groups,
+        verdicts: Vec::new(),
+    };
     for cut in &cuts {
-        report.groups = report.groups.max(cut.groups);
         report.verdicts.push(checker.boot(rig, cut)?);
     }
+    rig.wait("the node is ready again", RECOVERY, |rig| {
+        Ok(rig.node()?.is_ready())
+    })?;
+    report.recovered_alone = !report.remounted;
     Ok(report)
-}
-
-/// Waits until two groups or more are in the cache: the fault then meets both.
-fn wait_for_groups(rig: &mut Rig) -> Result<()> {
-    let end = Instant::now() + Duration::from_secs(1);
-    rig.wait("two groups are in flight", RECOVERY, |rig| {
-        Ok(rig.device.lock().groups_unflushed() >= 2 || Instant::now() > end)
-    })
 }
 
 /// Makes the file system write its journal.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::cut::{CutKind, CutOrder, Moment, crash_image};
-use super::device::{Device, Fault, Marks, SECTOR_BYTES, Write};
+use super::device::{Device, Fault, FaultOrder, Marks, SECTOR_BYTES, Write};
 use super::pages::Pages;
 use crate::rng::Rng;
 
@@ -22,6 +22,14 @@ fn group(byte: u8) -> Vec<u8> {
     let mut data = block(byte);
     data[..8].copy_from_slice(b"ANKAGRP1");
     data
+}
+
+fn order(fault: Fault, failures_max: u64) -> Option<FaultOrder> {
+    Some(FaultOrder {
+        fault,
+        groups_min: 0,
+        failures_max,
+    })
 }
 
 fn byte_at(pages: &Pages, offset: u64) -> u8 {
@@ -70,13 +78,12 @@ fn a_flush_covers_what_was_complete_when_it_arrived() {
 fn a_flush_error_keeps_the_writes_and_a_late_error_drops_those_of_the_log() {
     for (fault, after) in [(Fault::FlushError, 7), (Fault::LateError, 0)] {
         let mut device = device();
-        device.set_fault(Some(fault));
+        device.set_fault(order(fault, 1));
         let number = device.write(0, &group(7)).unwrap();
         device.completed(number);
         let flush = device.flush_begins();
         assert!(device.flush_ends(&flush).is_err());
         assert_eq!(newest(&device, 100), after, "{fault:?}");
-        device.set_fault(None);
         let flush = device.flush_begins();
         device.flush_ends(&flush).unwrap();
         assert_eq!(byte_at(&cut(&mut device, CutKind::None), 100), after);
@@ -86,11 +93,25 @@ fn a_flush_error_keeps_the_writes_and_a_late_error_drops_those_of_the_log() {
 #[test]
 fn faults_of_the_log_spare_the_file_system() {
     let mut device = device();
-    device.set_fault(Some(Fault::WriteError));
+    device.set_fault(order(Fault::WriteError, 9));
     assert!(device.write(0, &block(1)).is_ok());
     assert!(device.write(4096, &group(2)).is_err());
-    device.set_fault(Some(Fault::EveryError));
+    device.set_fault(order(Fault::EveryError, 9));
     assert!(device.write(0, &block(1)).is_err());
+}
+
+#[test]
+fn a_fault_begins_with_enough_groups_in_flight_and_ends_by_itself() {
+    let mut device = device();
+    device.set_fault(Some(FaultOrder {
+        fault: Fault::WriteError,
+        groups_min: 2,
+        failures_max: 1,
+    }));
+    assert!(device.write(0, &group(1)).is_ok());
+    assert!(device.write(4096, &group(2)).is_err());
+    assert!(device.write(8192, &group(3)).is_ok());
+    assert_eq!(device.counts().groups_at_fault, 2);
 }
 
 #[test]

@@ -195,6 +195,21 @@ impl Home {
         parse(&file, &text)
     }
 
+    /// Holds a store that is there, and changes no byte of it: for a dry run. Refused while another
+    /// process has it. [`Home::change`] and [`Home::grow`] are not for it.
+    pub fn hold(dir: &Path) -> Result<Home, HomeError> {
+        let facts = Home::peek(dir)?;
+        let path = dir.join(LOCK_FILE);
+        let file = File::open(&path).map_err(|e| io_error("opening", &path, e))?;
+        let lock = take_lock(dir, file)?;
+        Ok(Home {
+            dir: dir.into(),
+            facts,
+            fresh: false,
+            _lock: lock,
+        })
+    }
+
     /// The facts.
     pub fn facts(&self) -> &StoreFacts {
         &self.facts
@@ -295,9 +310,19 @@ fn lock(dir: &Path) -> Result<File, HomeError> {
         .create(true)
         .truncate(false)
         .mode(0o600);
-    let mut file = options
+    let file = options
         .open(&path)
         .map_err(|e| io_error("opening", &path, e))?;
+    let mut file = take_lock(dir, file)?;
+    file.set_len(0)
+        .and_then(|()| file.rewind())
+        .and_then(|()| writeln!(file, "{}", std::process::id()))
+        .map_err(|e| io_error("writing", &path, e))?;
+    Ok(file)
+}
+
+/// Takes the lock, or says who has it.
+fn take_lock(dir: &Path, mut file: File) -> Result<File, HomeError> {
     #[expect(
         unsafe_code,
         reason = "std has no non-blocking file lock in a stable form we use"
@@ -316,10 +341,6 @@ fn lock(dir: &Path) -> Result<File, HomeError> {
             pid,
         });
     }
-    file.set_len(0)
-        .and_then(|()| file.rewind())
-        .and_then(|()| writeln!(file, "{}", std::process::id()))
-        .map_err(|e| io_error("writing", &path, e))?;
     Ok(file)
 }
 
@@ -384,6 +405,20 @@ mod tests {
             error.to_string().contains(&std::process::id().to_string()),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_store_that_is_only_held_stays_as_it_is_and_is_not_had_twice() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(Home::hold(dir.path()).is_err(), "no store there");
+        let facts = Home::open(dir.path(), 2, fill).unwrap().facts().clone();
+        let lock = dir.path().join(LOCK_FILE);
+        fs::write(&lock, "as it was").unwrap();
+        let held = Home::hold(dir.path()).unwrap();
+        assert_eq!(held.facts(), &facts);
+        assert_eq!(fs::read_to_string(&lock).unwrap(), "as it was");
+        let refused = Home::open(dir.path(), 2, fill).unwrap_err();
+        assert!(matches!(refused, HomeError::Locked { .. }));
     }
 
     #[test]

@@ -171,7 +171,8 @@ pub struct TrailRow {
 pub enum Record {
     /// State of one delivery.
     Delivery(Delivery),
-    /// Seqs `first..=last` are finished (or were never handed out).
+    /// Seqs `first..=last` are finished. Never written of seqs that were undone or skipped: a
+    /// recovery would take their hooks, which the intake log still has, for delivered ones.
     Finished {
         /// First seq of the range.
         first: Seq,

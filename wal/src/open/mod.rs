@@ -34,6 +34,7 @@ use crate::config::StoreConfig;
 use crate::disk::{BLOCK_BYTES, Disk};
 use crate::error::OpenError;
 use crate::host::Host;
+use crate::ids::Seq;
 use crate::state::State;
 use crate::store::{Inner, OpenReport};
 
@@ -120,6 +121,31 @@ pub(crate) async fn open<D: Disk>(
     report.next_seq = inner.next_seq();
     tell_tail(&inner.config, &report);
     Ok((inner, report))
+}
+
+/// The state of the shard in `disk`'s directory and the first seq that an open would hand out,
+/// without writing anything: for a dry run over a store at rest. Refuses what an open refuses.
+pub async fn read_only<D: Disk>(
+    disk: &D,
+    host: &Rc<dyn Host>,
+    config: &StoreConfig,
+) -> Result<(State, Seq), OpenError> {
+    check(config)?;
+    let slots = survey::survey(disk, config).await?;
+    let mut loaded = load::newest(disk, host, config, &slots).await?;
+    let from = StartAt {
+        state: loaded
+            .state
+            .take()
+            .unwrap_or_else(|| State::new(host.random())),
+        lsn: loaded.start_lsn,
+        claimed: loaded.claimed,
+        oldest_lsn: loaded.oldest_lsn,
+        needed: loaded.needed,
+    };
+    let scanned = scan::scan(disk, host, config, &slots, from).await?;
+    let next_seq = start::first_seq(&scanned);
+    Ok((scanned.state, next_seq))
 }
 
 /// Says what became of the frames that nothing claims. Those kept may well have been acked; those

@@ -162,7 +162,7 @@ fn next_segment(found: &[FoundSlot]) -> SegmentId {
 }
 
 /// The first seq that may be handed out: a leap beyond everything seen, none for a fresh store.
-fn first_seq(scanned: &Scanned) -> Seq {
+pub(super) fn first_seq(scanned: &Scanned) -> Seq {
     let seen = scanned.state.next_seq().max(scanned.next_seq);
     if scanned.chain.is_empty() && scanned.last_lsn.0 == 0 {
         seen.max(Seq(1))

@@ -173,12 +173,16 @@ impl<D: Disk> GroupBuilder<D> {
         self.push(crc, len, extra_bytes, Some(seq));
     }
 
-    /// Adds another record. Like an [enqueued](crate::Store::enqueue) one it comes back into the
+    /// Adds another record; [`Record::NextSeq`] raises what this store hands out next at once.
+    /// Like an [enqueued](crate::Store::enqueue) one it comes back into the
     /// store's queue when the group is fenced, offsets and watermarks excepted.
     ///
     /// # Panics
     /// When the record does not fit.
     pub fn record(&mut self, record: Record) {
+        if let Record::NextSeq(seq) = &record {
+            self.inner.raise_seq(*seq);
+        }
         let len = codec::record_len(&record);
         let out = self.room(len);
         let crc = codec::encode_record(&record, out);

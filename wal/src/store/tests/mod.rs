@@ -13,6 +13,8 @@ mod faults;
 
 mod adversary;
 
+mod replayed;
+
 #[cfg(feature = "mutations")]
 mod mutations;
 

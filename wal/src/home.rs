@@ -6,6 +6,8 @@
 //!
 //! Plain blocking calls: runs at boot and offline, never on a reactor core.
 
+mod restoring;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsRawFd;
@@ -17,11 +19,15 @@ use thiserror::Error;
 
 use crate::ids::ShardId;
 
+pub use restoring::Restoring;
+
 /// Format version written to `store.json`.
 pub const STORE_FORMAT: u32 = 1;
 
 const STORE_FILE: &str = "store.json";
 const LOCK_FILE: &str = "lock";
+/// There while a restore is under way.
+const RESTORE_FILE: &str = "restore.partial";
 
 /// Where the store's content came from; `Fresh` and `Restored` stay until a boot has come
 /// through replay and republish once.
@@ -105,6 +111,26 @@ pub enum HomeError {
         /// The directory.
         dir: PathBuf,
     },
+    /// A restore into it did not come to its end.
+    #[error(
+        "{dir}: a restore into this directory did not come to its end; run `ankusa restore` again, \
+         or empty the directory"
+    )]
+    HalfRestored {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// A restore goes into an empty directory only.
+    #[error(
+        "{dir}: not empty (it has {what}); a restore goes into an empty data directory only. Move \
+         what is there away"
+    )]
+    NotEmpty {
+        /// The directory.
+        dir: PathBuf,
+        /// Something that is in it.
+        what: String,
+    },
     /// `store.json` is unreadable.
     #[error("{file}: {why}")]
     Unreadable {
@@ -148,6 +174,9 @@ impl Home {
     pub fn open(dir: &Path, shards: u16, random: impl Fn(&mut [u8])) -> Result<Home, HomeError> {
         make_dir(dir)?;
         let lock = lock(dir)?;
+        if dir.join(RESTORE_FILE).exists() {
+            return Err(HomeError::HalfRestored { dir: dir.into() });
+        }
         let file = dir.join(STORE_FILE);
         let (facts, fresh) = match fs::read_to_string(&file) {
             Ok(text) => (parse(&file, &text)?, false),
@@ -250,26 +279,29 @@ impl Home {
     }
 
     fn save(&mut self) -> Result<(), HomeError> {
-        let file = self.dir.join(STORE_FILE);
-        let temporary = self.dir.join("store.json.new");
-        let mut text =
-            serde_json::to_string_pretty(&self.facts).map_err(|e| HomeError::Unreadable {
-                file: file.clone(),
-                why: e.to_string(),
-            })?;
-        text.push('\n');
-        // IMPORTANT: file, fsync, rename, fsync of the directory, in this order.
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        let mut out = options
-            .open(&temporary)
-            .map_err(|e| io_error("creating", &temporary, e))?;
-        out.write_all(text.as_bytes())
-            .and_then(|()| out.sync_all())
-            .map_err(|e| io_error("writing", &temporary, e))?;
-        fs::rename(&temporary, &file).map_err(|e| io_error("renaming to", &file, e))?;
-        sync_dir(&self.dir)
+        write_facts(&self.dir, &self.facts)
     }
+}
+
+fn write_facts(dir: &Path, facts: &StoreFacts) -> Result<(), HomeError> {
+    let file = dir.join(STORE_FILE);
+    let temporary = dir.join("store.json.new");
+    let mut text = serde_json::to_string_pretty(facts).map_err(|e| HomeError::Unreadable {
+        file: file.clone(),
+        why: e.to_string(),
+    })?;
+    text.push('\n');
+    // IMPORTANT: file, fsync, rename, fsync of the directory, in this order.
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut out = options
+        .open(&temporary)
+        .map_err(|e| io_error("creating", &temporary, e))?;
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.sync_all())
+        .map_err(|e| io_error("writing", &temporary, e))?;
+    fs::rename(&temporary, &file).map_err(|e| io_error("renaming to", &file, e))?;
+    sync_dir(dir)
 }
 
 /// The directory of one shard.

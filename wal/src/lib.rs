@@ -60,5 +60,8 @@ pub use record::{
     Location, Record, Resequenced, SinkName, TrailRow, Watermark,
 };
 pub use state::State;
-pub use store::{CheckpointReport, OpenReport, Outcome, Settled, Store, StoreStats, StoredHook};
+pub use store::backup::{BackupMarks, BackupSource, FileSource, SegmentSource};
+pub use store::{
+    CheckpointReport, OpenReport, Outcome, Pin, Settled, Store, StoreStats, StoredHook,
+};
 pub use writer::GroupBuilder;

@@ -123,6 +123,7 @@ async fn upkeep<D: Disk>(
     Ok(Upkeep {
         next_number: loaded.next_number,
         kept: loaded.kept,
+        newest: None,
         is_running: false,
         is_relocating: false,
         bad_numbers: loaded.bad,

@@ -28,6 +28,8 @@ pub(crate) struct Upkeep<D: Disk> {
     pub(crate) next_number: u64,
     /// What the kept checkpoints need, newest first.
     pub(crate) kept: Vec<Needs>,
+    /// The newest that was taken since the open.
+    pub(crate) newest: Option<super::backup::Named>,
     pub(crate) is_running: bool,
     pub(crate) is_relocating: bool,
     /// Damaged ones that the open passed over: removed once a new one stands, so that they do
@@ -203,6 +205,7 @@ impl<D: Disk> Inner<D> {
             let mut upkeep = self.upkeep.borrow_mut();
             upkeep.kept.insert(0, Needs::of(start.start_lsn, &end));
             upkeep.kept.truncate(CHECKPOINTS_KEPT);
+            upkeep.newest = Some(super::backup::Named { start, end, bytes });
             drop(upkeep);
             self.recycle()
         };
@@ -240,7 +243,7 @@ impl<D: Disk> Inner<D> {
     }
 
     /// The segments, the current one with the end of what is durable in it.
-    fn segments_now(&self) -> Vec<SegmentUse> {
+    pub(super) fn segments_now(&self) -> Vec<SegmentUse> {
         let writer = self.writer.borrow();
         let mut segments = self.slots.borrow().segments();
         for segment in &mut segments {

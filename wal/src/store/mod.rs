@@ -18,6 +18,8 @@ mod relocate;
 
 pub(crate) mod checkpoint;
 
+pub mod backup;
+
 mod read;
 
 mod close;
@@ -38,6 +40,7 @@ use crate::record::Record;
 use crate::state::State;
 use crate::writer::GroupBuilder;
 
+pub use checkpoint::Pin;
 pub use read::StoredHook;
 
 pub(crate) use inner::Inner;

@@ -7,8 +7,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use ankusa_wal::{Disk, Host, Lsn, Outcome, Record, Refusal, Seq, Store, TaskClass, mutations};
+use ankusa_wal::{
+    Disk, GroupBuilder, Host, Lsn, Outcome, Record, Refusal, Seq, Store, TaskClass, mutations,
+};
 
+use super::own::OwnGroups;
+pub use super::own::Written;
 use super::{Committer, Item, QueueLimits, Taken, Verdict};
 
 /// Records that no one waits for (delivery outcomes, marks) start a group of their own after
@@ -67,6 +71,7 @@ struct Inner<D: Disk> {
     store: Store<D>,
     host: Rc<dyn Host>,
     committer: RefCell<Committer>,
+    own: RefCell<OwnGroups<D>>,
     group: GroupLimits,
     log: Option<Rc<dyn LogHalf>>,
     listener: Rc<dyn Listener>,
@@ -92,6 +97,7 @@ impl<D: Disk> Commit<D> {
                 store,
                 host,
                 committer: RefCell::new(Committer::new(queue)),
+                own: RefCell::default(),
                 group,
                 log,
                 listener,
@@ -132,6 +138,31 @@ impl<D: Disk> Commit<D> {
         if !self.inner.lingering.get() {
             self.inner.wake();
         }
+    }
+
+    /// Writes a group of the caller's own, in its turn: `encode` puts records into the builder in
+    /// the slice in which the group is begun, when the state may be looked at, and the group is
+    /// applied at once. `bytes` is what it means to put in, `first_bytes` what its first record
+    /// takes. Names of sinks and other queued records may go ahead: it must ask
+    /// [`GroupBuilder::fits`] before each record and keep what does not fit for another group. An
+    /// `encode` that puts nothing in costs no write, and is [`Outcome::Durable`].
+    ///
+    /// [`Outcome::Fenced`]: nothing of its hooks is in the store (other records of it are written
+    /// again, offsets and watermarks excepted); also when the store is fenced or closed already.
+    /// Hooks of a durable group are delivered from then on. Nothing goes to the log.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops the waiting, not the writing.
+    pub fn write_group(
+        &self,
+        bytes: usize,
+        first_bytes: usize,
+        encode: impl FnOnce(&mut GroupBuilder<D>) + 'static,
+    ) -> Written {
+        let encode = Box::new(encode);
+        let written = self.inner.own.borrow_mut().push(bytes, first_bytes, encode);
+        self.inner.wake();
+        written
     }
 
     /// Hooks waiting, their bytes, groups in flight.
@@ -194,7 +225,8 @@ impl<D: Disk> Commit<D> {
         loop {
             let idle = {
                 let committer = self.inner.committer.borrow();
-                committer.waiting() == 0 && committer.inflight() == 0
+                let own = self.inner.own.borrow();
+                committer.waiting() == 0 && committer.inflight() == 0 && own.is_idle()
             };
             if idle {
                 return;
@@ -231,9 +263,12 @@ impl<D: Disk> Inner<D> {
             // Nothing of what waits was issued: it is refused, not held back.
             let mut committer = self.committer.borrow_mut();
             committer.refuse_waiting(Verdict::StoreUnavailable);
+            self.own.borrow_mut().refuse_waiting();
         }
-        if self.wants_group() {
-            if self.store.poll_ready(cx).is_ready() && self.start_group() {
+        let others = self.wants_group();
+        let is_own = self.own.borrow().is_due(others);
+        if is_own || others {
+            if self.store.poll_ready(cx).is_ready() && self.start(is_own) {
                 // One group, then let others run; the next one follows at once.
                 cx.waker().wake_by_ref();
             }
@@ -259,6 +294,12 @@ impl<D: Disk> Inner<D> {
                 }
             }
             drop(started);
+            // A group of a caller's own is none of the committer's; it only keeps the order.
+            let mut own = self.own.borrow_mut();
+            own.settled(settled.lsn, settled.outcome, &mut |seq| {
+                self.listener.durable(seq)
+            });
+            drop(own);
             self.committer
                 .borrow_mut()
                 .local(settled.lsn, settled.outcome, &mut |seq| {
@@ -300,6 +341,45 @@ impl<D: Disk> Inner<D> {
                 inner.wake();
             }),
         );
+    }
+
+    fn start(&self, is_own: bool) -> bool {
+        if is_own {
+            return self.start_own();
+        }
+        let is_started = self.start_group();
+        if is_started {
+            self.own.borrow_mut().others_went();
+        }
+        is_started
+    }
+
+    fn start_own(&self) -> bool {
+        let Some((bytes, first)) = self.own.borrow().next_bytes() else {
+            return false;
+        };
+        let Some(mut builder) = self.store.try_begin_with(bytes, first) else {
+            if self.store.admit() == Err(Refusal::Closed) {
+                self.own.borrow_mut().refuse_waiting();
+            }
+            return false;
+        };
+        let Some(waiting) = self.own.borrow_mut().take() else {
+            return false;
+        };
+        let ticket = waiting.encode(&mut builder);
+        let (records, bytes) = (builder.records(), builder.bytes());
+        if records == 0 {
+            ticket.nothing();
+            return true;
+        }
+        self.linger_over.set(false);
+        let now_us = self.host.mono_us();
+        let lsn = self.store.submit(builder);
+        self.own.borrow_mut().started(lsn, ticket);
+        self.started.borrow_mut().push_back((lsn, now_us));
+        self.listener.group_started(records, bytes);
+        true
     }
 
     fn start_group(&self) -> bool {

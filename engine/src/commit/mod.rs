@@ -14,6 +14,7 @@
 //! This file is pure and runs anywhere; [`driver`] obeys it on a shard core.
 
 pub mod driver;
+mod own;
 #[cfg(test)]
 mod tests;
 

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod own_groups;
+
 use std::cell::Cell;
 use std::time::Duration;
 

@@ -230,6 +230,18 @@ impl<D: Disk> GroupBuilder<D> {
             .get(from + head..from + entry.len as usize)
     }
 
+    /// The hooks of this group, in order, with their envelopes as they go to the intake log.
+    pub fn hooks(&self) -> impl Iterator<Item = (Seq, &[u8])> {
+        let bytes = self.body.as_ref().map_or(&[][..], Body::bytes);
+        let hook = move |entry: &Entry| {
+            let from = self.start + entry.offset as usize;
+            let head = RECORD_HEADER_BYTES + entry.extra_or_index as usize;
+            let envelope = bytes.get(from + head..from + entry.len as usize)?;
+            Some((entry.seq?, envelope))
+        };
+        self.entries.iter().filter_map(hook)
+    }
+
     fn push(&mut self, crc: u32, len: usize, extra_or_index: usize, seq: Option<Seq>) {
         self.sum.add(crc);
         self.entries.push(Entry {

@@ -126,21 +126,21 @@ fn check_config_prints_a_summary_or_every_problem() {
         good.display()
     );
     assert_eq!(text, expected);
-    let bad = file(dir.path(), "http: { prot: 1 }\nwal: { type: dual }\n");
+    let bad = file(dir.path(), "http: { prot: 1 }\nwal: { type: none }\n");
     let (exit, text) = printed(|out| config_commands::check(Some(&bad), &env, false, out));
     assert_eq!(exit, Exit::Config);
     let f = bad.display();
     assert_eq!(
         text,
         format!(
-            "{f}:1:9: http.prot: unknown key; did you mean port?\n{f}:2:14: wal.type: dual is not in this version yet; disk is\n2 problems in the configuration\n"
+            "{f}:1:9: http.prot: unknown key; did you mean port?\n{f}:2:14: wal.type: none is not in this version yet; disk and dual are\n2 problems in the configuration\n"
         )
     );
     let (_, text) = printed(|out| config_commands::check(Some(&bad), &env, true, out));
     let value: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(
         value["problems"][1],
-        json!({ "key": "wal.type", "text": "dual is not in this version yet; disk is", "line": 2, "column": 14 })
+        json!({ "key": "wal.type", "text": "none is not in this version yet; disk and dual are", "line": 2, "column": 14 })
     );
 }
 

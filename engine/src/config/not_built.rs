@@ -46,13 +46,8 @@ pub(super) fn covers(row: &NotBuilt, pattern: &str) -> bool {
 pub(super) const NOT_BUILT: &[NotBuilt] = &[
     word(
         "wal.type",
-        "dual",
-        "dual is not in this version yet; disk is",
-    ),
-    word(
-        "wal.type",
         "none",
-        "none is not in this version yet; disk is",
+        "none is not in this version yet; disk and dual are",
     ),
     word(
         "dedupe.scope",
@@ -64,7 +59,21 @@ pub(super) const NOT_BUILT: &[NotBuilt] = &[
         "sources.*.dedupe.on_fleet_down",
         "claims of a fleet are not in this version yet",
     ),
-    key("intake", "the intake log is not in this version yet"),
+    word(
+        "intake.type",
+        "jetstream",
+        "jetstream is not in this version yet; kafka and memory are",
+    ),
+    key(
+        "intake.jetstream",
+        "jetstream is not in this version yet; kafka and memory are",
+    ),
+    #[cfg(not(feature = "kafka"))]
+    word(
+        "intake.type",
+        "kafka",
+        "this binary is built without the feature kafka",
+    ),
     NotBuilt {
         path: "backup.enabled",
         word: Some("true"),

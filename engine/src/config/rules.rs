@@ -6,8 +6,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::areas::{
-    DedupeScope, EgressConfig, EgressRule, IntakeType, OnVerifyFailure, SinkKind, SinkUrl, UrlHost,
-    VerifyConfig, WalType,
+    DedupeScope, EgressConfig, EgressRule, IntakeConfig, IntakeType, KafkaConfig, OnVerifyFailure,
+    SaslMechanism, SinkKind, SinkUrl, UrlHost, VerifyConfig, WalType,
 };
 use super::expand::Env;
 use super::problem::{Fault, Place};
@@ -219,7 +219,7 @@ fn dual(c: &Config, r: &Rules<'_>) {
     let Some(intake) = &c.intake else { return };
     if found("intake.type") {
         match intake.kind {
-            IntakeType::Kafka => r.required("intake.kafka.brokers", !intake.kafka.brokers.is_empty(), "intake.type", "intake.type is kafka"),
+            IntakeType::Kafka => kafka(&intake.kafka, r),
             IntakeType::Jetstream => {
                 r.required("intake.jetstream.url", !intake.jetstream.url.is_empty(), "intake.type", "intake.type is jetstream");
                 r.required("intake.jetstream.stream", !intake.jetstream.stream.is_empty(), "intake.type", "intake.type is jetstream");
@@ -269,6 +269,43 @@ fn dual(c: &Config, r: &Rules<'_>) {
     );
 }
 
+fn kafka(kafka: &KafkaConfig, r: &Rules<'_>) {
+    r.required(
+        "intake.kafka.brokers",
+        !kafka.brokers.is_empty(),
+        "intake.type",
+        "intake.type is kafka",
+    );
+    let Some(sasl) = &kafka.sasl else { return };
+    let mechanism = "intake.kafka.sasl.mechanism";
+    let (password, file) = (sasl.password.is_some(), sasl.token_file.is_some());
+    if sasl.mechanism == SaslMechanism::Oauthbearer {
+        r.required(
+            "intake.kafka.sasl.token_file",
+            password || file,
+            mechanism,
+            "oauthbearer needs a token, here or in password",
+        );
+        r.check(
+            &["intake.kafka.sasl.token_file", "intake.kafka.sasl.password"],
+            !(password && file),
+            || "stands beside password; only one of them can hold the token".into(),
+        );
+        return;
+    }
+    let why = "the mechanism has a user and a password";
+    r.required(
+        "intake.kafka.sasl.username",
+        !sasl.username.is_empty(),
+        mechanism,
+        why,
+    );
+    r.required("intake.kafka.sasl.password", password, mechanism, why);
+    r.check(&["intake.kafka.sasl.token_file"], !file, || {
+        "has a meaning for the mechanism oauthbearer only".into()
+    });
+}
+
 /// What is allowed and most likely not meant.
 pub(super) fn warnings(c: &Config, values: &Values, env: &Env) -> Vec<Warning> {
     let mut out = Vec::new();
@@ -290,6 +327,14 @@ pub(super) fn warnings(c: &Config, values: &Values, env: &Env) -> Vec<Warning> {
             "wal.allow_unsafe_filesystem".into(),
             "a 2xx is worth what the file system of node.data_dir is worth".into(),
         );
+    }
+    match &c.intake {
+        Some(intake) => dual_warnings(c, intake, &mut warn),
+        None if values.present("intake") => warn(
+            "intake".into(),
+            "has no effect: wal.type is not dual".into(),
+        ),
+        None => {}
     }
     for source in &c.sources {
         if source.verify == VerifyConfig::None && !c.http.ip.is_loopback() {
@@ -331,6 +376,49 @@ pub(super) fn warnings(c: &Config, values: &Values, env: &Env) -> Vec<Warning> {
         }
     }
     out
+}
+
+fn dual_warnings(c: &Config, intake: &IntakeConfig, warn: &mut impl FnMut(String, String)) {
+    if !intake.verify_topic {
+        warn(
+            "intake.verify_topic".into(),
+            "nobody checks that the topic keeps what it confirms".into(),
+        );
+    }
+    let (reconcile, publish) = (intake.reconcile_deadline_ms, intake.publish_timeout_ms);
+    if reconcile <= publish {
+        warn(
+            "intake.reconcile_deadline_ms".into(),
+            format!(
+                "{reconcile} ms is not above intake.publish_timeout_ms ({publish} ms): a hook whose publish times out gives its claim up at once"
+            ),
+        );
+    }
+    let sasl = intake.kafka.sasl.as_ref();
+    let plain = sasl.is_some_and(|s| {
+        matches!(
+            s.mechanism,
+            SaslMechanism::Plain | SaslMechanism::Oauthbearer
+        )
+    });
+    if intake.kind == IntakeType::Kafka && plain && intake.kafka.ssl.is_none() {
+        warn(
+            "intake.kafka.sasl".into(),
+            "sends its secret in clear text: intake.kafka.ssl is not on".into(),
+        );
+    }
+    if intake.kind == IntakeType::Memory {
+        warn(
+            "intake.type".into(),
+            "memory is a file on this host: a lost host loses both halves".into(),
+        );
+    }
+    for source in c.sources.iter().filter(|s| s.dedupe.is_none()) {
+        warn(
+            format!("sources.{}.dedupe", source.name),
+            "is not set: the provider's repeat of a hook that was answered 503 is stored as another hook".into(),
+        );
+    }
 }
 
 /// Variables that a cluster sets for a service called `ankusa` or `ankusa-…`.

@@ -34,6 +34,8 @@ const GONE: Failure = Failure {
 pub(super) enum Chore {
     /// Ask who leads, then lower the flag.
     Refresh(Arc<RawClient>, Arc<AtomicBool>),
+    /// Give a client a new token.
+    Token(Arc<RawClient>),
     /// Build a new client for a core.
     Build(u16, Arc<AtomicWaker>, Arc<ReplacementSlot>),
     /// Give a client up.
@@ -157,8 +159,13 @@ fn work(settings: &KafkaSettings, chore: Chore) {
             let _ = client.refresh(REFRESH_WAIT);
             asking.store(false, Ordering::Release);
         }
+        Chore::Token(client) => {
+            if let Err(why) = client.give_token(settings) {
+                tracing::warn!("the intake log's client gets no token: {why}");
+            }
+        }
         Chore::Build(core, wake, slot) => {
-            match RawClient::new(&settings.producer(core), &settings.topic, Arc::clone(&wake)) {
+            match RawClient::new(settings, core, Arc::clone(&wake)) {
                 Ok(client) => {
                     *lock(&slot.client) = Some(client);
                     slot.there.store(true, Ordering::Release);

@@ -11,12 +11,17 @@
 //! (readiness, once a second; changed certificate files, every ten).
 
 pub mod codes;
+
+mod admin;
+mod base64;
+mod certificate;
 mod keeper;
 mod publisher;
 mod raw;
 mod read;
 mod settings;
 mod side;
+mod token;
 mod topic;
 
 pub use publisher::KafkaPublisher;
@@ -30,10 +35,10 @@ use std::time::{Duration, SystemTime};
 
 use atomic_waker::AtomicWaker;
 
+use self::admin::Admin;
 use self::keeper::Chore;
 use self::raw::RawClient;
 use self::side::SideThread;
-use self::topic::{Admin, kafka_error};
 use crate::ask::{Asked, lock, stream};
 use crate::log::{AskError, Bounds, IntakeLog, Readiness, Replay, ReplayRequest, partition_of};
 use crate::verify::{Expected, Verified};
@@ -45,13 +50,15 @@ const FILES_ROUNDS: u32 = 10;
 
 struct Inner {
     settings: Arc<KafkaSettings>,
-    asker: SideThread<Arc<Admin>>,
+    asker: SideThread<Admin>,
     chores: SyncSender<Chore>,
     ready: Arc<AtomicU8>,
     files_changed: Arc<AtomicU64>,
     /// The partition that readiness is about; negative: any.
     watched: AtomicI64,
     described: Mutex<Option<String>>,
+    /// The largest number: never, or not known.
+    certificate_ends_s: AtomicI64,
 }
 
 /// The node's side of a Kafka topic. Cloned handles share it.
@@ -66,10 +73,9 @@ impl KafkaLog {
         let thread = |error: std::io::Error| AskError::Unreachable(error.to_string());
         // A setting or a file that the client refuses shows here.
         let refused = |error: String| AskError::Denied(error);
-        let make = || settings.common("ask").create::<Admin>();
-        let asking = Arc::new(make().map_err(|e| refused(e.to_string()))?);
-        let watching = make().map_err(|e| refused(e.to_string()))?;
-        RawClient::new(&settings.producer(0), &settings.topic, Arc::default()).map_err(refused)?;
+        let make = || Admin::new(&settings).map_err(|e| refused(e.to_string()));
+        let (asking, watching) = (make()?, make()?);
+        RawClient::new(&settings, 0, Arc::default()).map_err(refused)?;
         let inner = Arc::new(Inner {
             asker: SideThread::start("ankusa-kafka-ask", move || asking).map_err(thread)?,
             chores: keeper::start(Arc::clone(&settings)).map_err(thread)?,
@@ -77,6 +83,7 @@ impl KafkaLog {
             files_changed: Arc::default(),
             watched: AtomicI64::new(-1),
             described: Mutex::default(),
+            certificate_ends_s: AtomicI64::new(certificate_end(&settings)),
             settings,
         });
         let weak = Arc::downgrade(&inner);
@@ -85,6 +92,13 @@ impl KafkaLog {
             .spawn(move || watch(&weak, watching))
             .map_err(thread)?;
         Ok(KafkaLog(inner))
+    }
+
+    /// When the first of our certificates ends, in seconds since 1970; none without one. Follows
+    /// the files.
+    pub fn certificate_ends_s(&self) -> Option<i64> {
+        let ends_s = self.0.certificate_ends_s.load(Ordering::Acquire);
+        (ends_s < i64::MAX).then_some(ends_s)
     }
 
     /// One core's way into a partition; its client is made on a side thread.
@@ -99,8 +113,7 @@ impl KafkaLog {
             wake: Arc::clone(&wake),
         };
         self.0.asker.ask(move |_| {
-            let client = RawClient::new(&settings.producer(core), &settings.topic, wake)
-                .map_err(AskError::Denied)?;
+            let client = RawClient::new(&settings, core, wake).map_err(AskError::Denied)?;
             Ok(KafkaPublisher::new(
                 shared,
                 client,
@@ -117,7 +130,7 @@ impl IntakeLog for KafkaLog {
         let settings = Arc::clone(&self.0.settings);
         self.0.asker.ask(move |admin| {
             let topic = &settings.topic;
-            let verified = topic::facts(admin, topic)?.judge(expected);
+            let verified = topic::facts(admin)?.judge(expected);
             if let Some(inner) = inner.upgrade() {
                 *lock(&inner.described) = Some(format!(
                     "`{topic}` (acks=all, min.insync.replicas={}, replicas={})",
@@ -129,10 +142,9 @@ impl IntakeLog for KafkaLog {
     }
 
     fn bounds(&self, partition: u32) -> Asked<Bounds> {
-        let settings = Arc::clone(&self.0.settings);
         self.0
             .asker
-            .ask(move |admin| topic::bounds(admin, &settings.topic, partition))
+            .ask(move |admin| topic::bounds(admin, partition))
     }
 
     fn replay(&self, request: ReplayRequest) -> Box<dyn Replay> {
@@ -150,9 +162,8 @@ impl IntakeLog for KafkaLog {
 
     fn assign_partition(&self, node: &str) -> Asked<u32> {
         let node = node.to_owned();
-        let settings = Arc::clone(&self.0.settings);
         self.0.asker.ask(move |admin| {
-            let layout = topic::layout(admin, &settings.topic, topic::ASK_WAIT)?;
+            let layout = topic::layout(admin, topic::ASK_WAIT)?;
             Ok(partition_of(&node, layout.has_leader.len() as u32))
         })
     }
@@ -177,6 +188,13 @@ impl IntakeLog for KafkaLog {
     }
 }
 
+/// Never, where nothing ends.
+fn certificate_end(settings: &KafkaSettings) -> i64 {
+    let tls = settings.tls.as_ref();
+    tls.and_then(certificate::earliest_end_s)
+        .unwrap_or(i64::MAX)
+}
+
 type Stamps = Vec<(PathBuf, Option<SystemTime>)>;
 
 fn stamps(settings: &KafkaSettings) -> Stamps {
@@ -197,7 +215,7 @@ fn watch(log: &Weak<Inner>, mut admin: Admin) {
     let mut seen = stamps(&settings);
     let mut round = 0;
     loop {
-        let layout = topic::layout(&admin, &settings.topic, WATCH_WAIT);
+        let layout = topic::layout(&admin, WATCH_WAIT);
         let Some(inner) = log.upgrade() else { return };
         let ready = readiness(&layout, inner.watched.load(Ordering::Acquire));
         inner.ready.store(ready as u8, Ordering::Release);
@@ -206,6 +224,8 @@ fn watch(log: &Weak<Inner>, mut admin: Admin) {
             let now = stamps(&settings);
             if now != seen && now.iter().all(|(_, at)| at.is_some()) {
                 seen = now;
+                let ends_s = certificate_end(&settings);
+                inner.certificate_ends_s.store(ends_s, Ordering::Release);
                 renew(&inner, &mut admin);
             }
         }
@@ -233,11 +253,10 @@ fn readiness(layout: &Result<topic::Layout, AskError>, watched: i64) -> Readines
 
 /// Certificate or key files have changed: new clients all round.
 fn renew(inner: &Inner, admin: &mut Admin) {
-    let make = || inner.settings.common("ask").create::<Admin>();
+    let make = || Admin::new(&inner.settings);
     match (make(), make()) {
         (Ok(asking), Ok(watching)) => {
             *admin = watching;
-            let asking = Arc::new(asking);
             drop(inner.asker.ask(move |held| {
                 *held = asking;
                 Ok(())
@@ -246,7 +265,6 @@ fn renew(inner: &Inner, admin: &mut Admin) {
             tracing::info!("the intake log's certificate files have changed: new clients");
         }
         (Err(error), _) | (_, Err(error)) => {
-            let error = kafka_error(&error, &inner.settings.topic);
             tracing::warn!(%error, "the intake log's changed certificate files are refused");
         }
     }

@@ -16,7 +16,7 @@ use bytes::Bytes;
 
 use super::codes::failure_of;
 use super::keeper::{Chore, Grave, Replacement};
-use super::raw::RawClient;
+use super::raw::{RawClient, Says};
 use crate::attempts::{Attempts, Key};
 use crate::log::{Answer, Class, Confirm, Failure, Outgoing, Publisher, Readiness};
 use crate::record::{HeaderRoom, RecordHead};
@@ -71,6 +71,8 @@ pub struct KafkaPublisher {
     /// A report said failure since the last tick.
     failed: Cell<bool>,
     fatal: Cell<bool>,
+    /// Asked for at the next tick, until it could be passed on.
+    wants_token: Cell<bool>,
     files_seen: Cell<u64>,
     replacement: Replacement,
     rebuilds: Cell<u64>,
@@ -98,6 +100,7 @@ impl KafkaPublisher {
             failed_last_us: Cell::new(0),
             failed: Cell::new(false),
             fatal: Cell::new(false),
+            wants_token: Cell::new(false),
             replacement: Replacement::default(),
             rebuilds: Cell::new(0),
         }
@@ -185,6 +188,18 @@ impl KafkaPublisher {
         {
             self.nudging.store(false, Ordering::Release);
         }
+    }
+
+    /// A token is in a file: the keeper reads it.
+    fn fetch_token(&self) {
+        if !self.wants_token.get() {
+            return;
+        }
+        let Some(client) = self.client.borrow().clone() else {
+            return;
+        };
+        let sent = self.shared.chores.try_send(Chore::Token(client));
+        self.wants_token.set(sent.is_err());
     }
 
     /// Asks for a new client when this one is of no more use, and takes it over when it is there.
@@ -285,9 +300,15 @@ impl Publisher for KafkaPublisher {
                     }
                     out.extend(answer);
                 },
-                |code| {
-                    self.fatal.set(self.fatal.get() || code == FATAL);
-                    tracing::debug!(reason = failure_of(code).reason, "the Kafka client reports");
+                |says| match says {
+                    Says::Error(code) => {
+                        self.fatal.set(self.fatal.get() || code == FATAL);
+                        tracing::debug!(
+                            reason = failure_of(code).reason,
+                            "the Kafka client reports"
+                        );
+                    }
+                    Says::WantsToken => self.wants_token.set(true),
                 },
             )
         });
@@ -311,6 +332,7 @@ impl Publisher for KafkaPublisher {
         if failed || oldest.is_some_and(|at| now_us.saturating_sub(at) >= NUDGE_US) {
             self.nudge(now_us);
         }
+        self.fetch_token();
         self.replace(now_us, out);
     }
 

@@ -17,9 +17,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use atomic_waker::AtomicWaker;
-use rdkafka::ClientConfig;
 use rdkafka::bindings as sys;
 
+use super::settings::KafkaSettings;
+use super::token;
 use crate::record::HEADERS;
 
 /// One delivery report.
@@ -29,6 +30,14 @@ pub(super) struct Report {
     pub(super) code: i32,
     /// None when the success names no offset.
     pub(super) position: Option<u64>,
+}
+
+/// What a client says that is no report.
+pub(super) enum Says {
+    /// An error of its own.
+    Error(i32),
+    /// It wants a token: [`RawClient::give_token`].
+    WantsToken,
 }
 
 pub(super) struct RawClient {
@@ -65,18 +74,22 @@ unsafe extern "C" fn on_event(_: *mut sys::rd_kafka_t, wake: *mut c_void) {
 
 impl RawClient {
     pub(super) fn new(
-        config: &ClientConfig,
-        topic: &str,
+        settings: &KafkaSettings,
+        core: u16,
         wake: Arc<AtomicWaker>,
     ) -> Result<RawClient, String> {
-        let topic = CString::new(topic).map_err(|e| e.to_string())?;
+        let config = settings.producer(core);
+        let topic = CString::new(settings.topic.as_str()).map_err(|e| e.to_string())?;
         let native = config.create_native_config().map_err(|e| e.to_string())?;
         let mut text = [0 as c_char; 512];
         // SAFETY: the configuration is valid; its duplicate is owned by us until `rd_kafka_new`
         // takes it, which it does only on success. All pointers outlive the calls.
         unsafe {
             let conf = sys::rd_kafka_conf_dup(native.ptr());
-            sys::rd_kafka_conf_set_events(conf, sys::RD_KAFKA_EVENT_DR | sys::RD_KAFKA_EVENT_ERROR);
+            let events = sys::RD_KAFKA_EVENT_DR
+                | sys::RD_KAFKA_EVENT_ERROR
+                | sys::RD_KAFKA_EVENT_OAUTHBEARER_TOKEN_REFRESH;
+            sys::rd_kafka_conf_set_events(conf, events);
             sys::rd_kafka_conf_set_log_cb(conf, None);
             let rk = sys::rd_kafka_new(
                 sys::rd_kafka_type_t::RD_KAFKA_PRODUCER,
@@ -94,6 +107,8 @@ impl RawClient {
                 sys::rd_kafka_destroy(rk);
                 return Err("the client refuses the topic's name".to_owned());
             }
+            // A token that cannot be had is not the end: the client asks for it again.
+            let _ = token::give(rk, settings);
             let queue = sys::rd_kafka_queue_get_main(rk);
             sys::rd_kafka_queue_cb_event_enable(
                 queue,
@@ -171,13 +186,13 @@ impl RawClient {
         }
     }
 
-    /// Takes reports and error codes off the queue until it is empty or `most` reports were taken
-    /// (the rest of an event included); true when more may be waiting.
+    /// Takes reports and what else the client says off the queue until it is empty or `most`
+    /// reports were taken (the rest of an event included); true when more may be waiting.
     pub(super) fn drain(
         &self,
         most: usize,
         mut report: impl FnMut(Report),
-        mut error: impl FnMut(i32),
+        mut says: impl FnMut(Says),
     ) -> bool {
         let mut taken = 0;
         while taken < most {
@@ -208,8 +223,9 @@ impl RawClient {
                 sys::RD_KAFKA_EVENT_ERROR => {
                     // SAFETY: the event is valid; the code is one of the library's own.
                     let code = unsafe { sys::rd_kafka_event_error(event) };
-                    error(code as i32);
+                    says(Says::Error(code as i32));
                 }
+                sys::RD_KAFKA_EVENT_OAUTHBEARER_TOKEN_REFRESH => says(Says::WantsToken),
                 _ => {}
             }
             // SAFETY: the event is ours and not used again.
@@ -237,6 +253,12 @@ impl RawClient {
             code
         };
         if code == 0 { Ok(()) } else { Err(code) }
+    }
+
+    /// Gives it a new token. Reads a file: side thread.
+    pub(super) fn give_token(&self, settings: &KafkaSettings) -> Result<(), String> {
+        // SAFETY: the handle is valid.
+        unsafe { token::give(self.rk, settings) }
     }
 
     /// Makes the client report everything it still holds as failed. Does not wait.

@@ -4,6 +4,7 @@
 //! cannot (no silent jump); it ends at the head as of its start. A broker that goes away is waited
 //! for with patience, then it is an error: the caller asks again from where it is.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -13,8 +14,9 @@ use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset, TopicPartitionList};
 
+use super::admin::consumer_error;
 use super::settings::KafkaSettings;
-use super::topic::kafka_error;
+use super::token::Bearer;
 use crate::ask::{Asked, Feed, wait_for};
 use crate::log::{AskError, Bounds, ReplayRequest};
 use crate::replay::Chunker;
@@ -25,7 +27,7 @@ const POLL_WAIT: Duration = Duration::from_millis(200);
 
 /// The thread's body.
 pub(super) fn read_back(
-    settings: &KafkaSettings,
+    settings: &Arc<KafkaSettings>,
     request: ReplayRequest,
     bounds: Asked<Bounds>,
     feed: &Feed,
@@ -36,7 +38,7 @@ pub(super) fn read_back(
 }
 
 fn read(
-    settings: &KafkaSettings,
+    settings: &Arc<KafkaSettings>,
     request: ReplayRequest,
     bounds: Asked<Bounds>,
     feed: &Feed,
@@ -50,8 +52,11 @@ fn read(
         feed.send(Ok(chunker.finish(bounds.head)));
         return Ok(());
     }
-    let told = |error: &KafkaError| kafka_error(error, topic);
-    let consumer: BaseConsumer = settings.consumer().create().map_err(|e| told(&e))?;
+    let told = |error: &KafkaError| consumer_error(error, topic);
+    let consumer: BaseConsumer<Bearer> = settings
+        .consumer()
+        .create_with_context(Bearer(Arc::clone(settings)))
+        .map_err(|e| told(&e))?;
     let mut at = TopicPartitionList::new();
     at.add_partition_offset(topic, partition, Offset::Offset(start as i64))
         .map_err(|e| told(&e))?;

@@ -44,10 +44,12 @@ pub struct Tls {
 pub struct Sasl {
     /// How it is said.
     pub mechanism: SaslMechanism,
-    /// User name.
+    /// User name; the principal's name under OAUTHBEARER.
     pub username: String,
-    /// Password.
+    /// Password, or a token that stays as it is.
     pub password: String,
+    /// Under OAUTHBEARER: a file that holds the token, read whenever a client wants a new one.
+    pub token_file: Option<PathBuf>,
 }
 
 /// A SASL mechanism.
@@ -59,14 +61,17 @@ pub enum SaslMechanism {
     ScramSha256,
     /// `SCRAM-SHA-512`
     ScramSha512,
+    /// `OAUTHBEARER`
+    Oauthbearer,
 }
 
 impl SaslMechanism {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             SaslMechanism::Plain => "PLAIN",
             SaslMechanism::ScramSha256 => "SCRAM-SHA-256",
             SaslMechanism::ScramSha512 => "SCRAM-SHA-512",
+            SaslMechanism::Oauthbearer => "OAUTHBEARER",
         }
     }
 }
@@ -119,8 +124,10 @@ impl KafkaSettings {
         }
         if let Some(sasl) = &self.sasl {
             set("sasl.mechanism", sasl.mechanism.name());
-            set("sasl.username", &sasl.username);
-            set("sasl.password", &sasl.password);
+            if sasl.mechanism != SaslMechanism::Oauthbearer {
+                set("sasl.username", &sasl.username);
+                set("sasl.password", &sasl.password);
+            }
         }
         config
     }

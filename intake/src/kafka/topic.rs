@@ -10,38 +10,17 @@
 use std::ffi::{CStr, CString};
 use std::time::Duration;
 
-use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::admin::{AdminOptions, ResourceSpecifier};
 use rdkafka::bindings as sys;
-use rdkafka::client::DefaultClientContext;
-use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode;
 
-use super::codes::failure_of;
+use super::admin::Admin;
 use crate::ask::wait_for;
-use crate::log::{AskError, Bounds, Class, PermanentAbout};
+use crate::log::{AskError, Bounds};
 use crate::verify::TopicFacts;
-
-pub(super) type Admin = AdminClient<DefaultClientContext>;
 
 /// How long one question may take.
 pub(super) const ASK_WAIT: Duration = Duration::from_secs(3);
-
-/// What an error code means for a question about `topic`.
-pub(super) fn ask_error(code: i32, topic: &str) -> AskError {
-    let failure = failure_of(code);
-    match failure.class {
-        Class::NotFound => AskError::NotFound(topic.to_owned()),
-        Class::Permanent(PermanentAbout::Access) => AskError::Denied(failure.reason.to_owned()),
-        _ => AskError::Unreachable(failure.reason.to_owned()),
-    }
-}
-
-pub(super) fn kafka_error(error: &KafkaError, topic: &str) -> AskError {
-    match error.rdkafka_error_code() {
-        Some(code) => ask_error(code as i32, topic),
-        None => AskError::Unreachable(error.to_string()),
-    }
-}
 
 /// Leaders and replicas, as the brokers tell them.
 pub(super) struct Layout {
@@ -51,15 +30,17 @@ pub(super) struct Layout {
 }
 
 /// Asks for the topic's partitions.
-pub(super) fn layout(admin: &Admin, topic: &str, wait: Duration) -> Result<Layout, AskError> {
-    let metadata = admin
-        .inner()
+pub(super) fn layout(admin: &Admin, wait: Duration) -> Result<Layout, AskError> {
+    let topic = admin.topic();
+    let client = admin.client.inner();
+    let metadata = client
         .fetch_metadata(Some(topic), wait)
-        .map_err(|error| kafka_error(&error, topic))?;
+        .map_err(|error| admin.kafka_error(&error))?;
+    admin.hear();
     let found = metadata.topics().iter().find(|t| t.name() == topic);
     let found = found.ok_or_else(|| AskError::NotFound(topic.to_owned()))?;
     if let Some(code) = found.error() {
-        return Err(ask_error(code as i32, topic));
+        return Err(admin.error(code as i32));
     }
     if found.partitions().is_empty() {
         return Err(AskError::NotFound(topic.to_owned()));
@@ -78,18 +59,19 @@ pub(super) fn layout(admin: &Admin, topic: &str, wait: Duration) -> Result<Layou
 }
 
 /// Everything that the rules need.
-pub(super) fn facts(admin: &Admin, topic: &str) -> Result<TopicFacts, AskError> {
-    let layout = layout(admin, topic, ASK_WAIT)?;
+pub(super) fn facts(admin: &Admin) -> Result<TopicFacts, AskError> {
+    let topic = admin.topic();
+    let layout = layout(admin, ASK_WAIT)?;
     let identity = topic_id(admin, topic)?;
     let options = AdminOptions::new().request_timeout(Some(ASK_WAIT));
     let what = [ResourceSpecifier::Topic(topic)];
-    let described = wait_for(admin.describe_configs(&what, &options))
-        .map_err(|error| kafka_error(&error, topic))?;
+    let described = wait_for(admin.client.describe_configs(&what, &options))
+        .map_err(|error| admin.kafka_error(&error))?;
     let described = described.into_iter().next().unwrap_or(Err(
         // Neither a result nor an error: as if it had not been answered.
         RDKafkaErrorCode::OperationTimedOut,
     ));
-    let described = described.map_err(|code| ask_error(code as i32, topic))?;
+    let described = described.map_err(|code| admin.error(code as i32))?;
     let get = |name: &str| described.get(name).and_then(|entry| entry.value.clone());
     Ok(TopicFacts {
         topic: topic.to_owned(),
@@ -107,17 +89,18 @@ pub(super) fn facts(admin: &Admin, topic: &str) -> Result<TopicFacts, AskError> 
 }
 
 /// The positions that a partition still holds.
-pub(super) fn bounds(admin: &Admin, topic: &str, partition: u32) -> Result<Bounds, AskError> {
+pub(super) fn bounds(admin: &Admin, partition: u32) -> Result<Bounds, AskError> {
+    let topic = admin.topic();
     // A partition that is not there is looked for until the time is up: ask for the count first.
-    if layout(admin, topic, ASK_WAIT)?.has_leader.len() <= partition as usize {
+    if layout(admin, ASK_WAIT)?.has_leader.len() <= partition as usize {
         return Err(AskError::NotFound(format!(
             "{topic}, partition {partition}"
         )));
     }
-    let (earliest, head) = admin
-        .inner()
+    let client = admin.client.inner();
+    let (earliest, head) = client
         .fetch_watermarks(topic, partition as i32, ASK_WAIT)
-        .map_err(|error| kafka_error(&error, topic))?;
+        .map_err(|error| admin.kafka_error(&error))?;
     Ok(Bounds {
         earliest: u64::try_from(earliest).unwrap_or(0),
         head: u64::try_from(head).unwrap_or(0),
@@ -148,7 +131,7 @@ impl Drop for Question {
 
 fn topic_id(admin: &Admin, topic: &str) -> Result<String, AskError> {
     let name = CString::new(topic).map_err(|_| AskError::NotFound(topic.to_owned()))?;
-    let rk = admin.inner().native_ptr();
+    let rk = admin.native();
     let wait_ms = ASK_WAIT.as_millis() as i32;
     // SAFETY: `rk` lives as long as `admin`; every pointer below is checked before it is followed
     // and belongs to `question`, which outlives its uses. The names are copied by the library.
@@ -176,7 +159,7 @@ fn topic_id(admin: &Admin, topic: &str) -> Result<String, AskError> {
         }
         let code = sys::rd_kafka_event_error(question.event) as i32;
         if code != 0 {
-            return Err(ask_error(code, topic));
+            return Err(admin.error(code));
         }
         let result = sys::rd_kafka_event_DescribeTopics_result(question.event);
         let mut count = 0usize;
@@ -191,7 +174,7 @@ fn topic_id(admin: &Admin, topic: &str) -> Result<String, AskError> {
         if !error.is_null() {
             let code = sys::rd_kafka_error_code(error) as i32;
             if code != 0 {
-                return Err(ask_error(code, topic));
+                return Err(admin.error(code));
             }
         }
         let id = sys::rd_kafka_TopicDescription_topic_id(*topics);

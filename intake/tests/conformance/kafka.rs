@@ -142,6 +142,7 @@ fn the_kafka_adapter_speaks_tls_and_sasl() {
             mechanism,
             username: "ankusa".to_owned(),
             password: password.to_owned(),
+            token_file: None,
         });
         KafkaLog::open(settings).unwrap()
     };

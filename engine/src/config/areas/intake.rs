@@ -1,7 +1,7 @@
 //! `intake.*`, `backup.*`: the second durable home of a hook, and the copies of the store.
 //!
-//! Not built yet in this version: every key is read and checked, and setting one is refused by the
-//! list of what is not built. Runs at boot and offline.
+//! What of it is not built yet is refused by the list of what is not built. Runs at boot and
+//! offline.
 
 use std::path::PathBuf;
 
@@ -27,10 +27,12 @@ pub enum IntakeType {
 pub struct SaslConfig {
     /// The mechanism.
     pub mechanism: SaslMechanism,
-    /// The user.
+    /// The user; the principal's name under OAUTHBEARER.
     pub username: String,
-    /// The password, or the token.
-    pub password: Secret,
+    /// The password, or a token that stays.
+    pub password: Option<Secret>,
+    /// The file of a token that somebody renews.
+    pub token_file: Option<PathBuf>,
 }
 
 /// A SASL mechanism.
@@ -175,13 +177,14 @@ pub(in crate::config) const KEYS: &[Key] = &[
     Key::texts("intake.kafka.brokers", &text::BROKER, "The brokers."),
     Key::map_or("intake.kafka.ssl", "enabled", "TLS; `true` for the host's authorities."),
     Key::boolean("intake.kafka.ssl.enabled", "Whether to speak TLS.").or("true"),
-    Key::text("intake.kafka.ssl.ca", &text::PATH, "PEM file of the accepted authorities; absent: the host's.").live(),
-    Key::text("intake.kafka.ssl.cert", &text::PATH, "PEM file of the client's certificate.").live(),
-    Key::text("intake.kafka.ssl.key", &text::PATH, "PEM file of the client's key.").live(),
+    Key::text("intake.kafka.ssl.ca", &text::PATH, "PEM file of the accepted authorities; absent: the host's."),
+    Key::text("intake.kafka.ssl.cert", &text::PATH, "PEM file of the client's certificate and its chain. A changed file is taken over without a restart."),
+    Key::text("intake.kafka.ssl.key", &text::PATH, "PEM file of the client's key."),
     Key::map("intake.kafka.sasl", "SASL; absent: none."),
     Key::word("intake.kafka.sasl.mechanism", &["plain", "scram_sha_256", "scram_sha_512", "oauthbearer"], "The mechanism.").required(),
-    Key::text("intake.kafka.sasl.username", &text::ANY, "The user."),
-    Key::secret("intake.kafka.sasl.password", "The password, or the token.").required(),
+    Key::text("intake.kafka.sasl.username", &text::ANY, "The user; under oauthbearer the principal (`ankusa`, where not set)."),
+    Key::secret("intake.kafka.sasl.password", "The password; under oauthbearer a token that does not change."),
+    Key::text("intake.kafka.sasl.token_file", &text::PATH, "Under oauthbearer: a file with the token, read again whenever the client needs a new one."),
     Key::text("intake.jetstream.url", &text::NATS_URL, "The server."),
     Key::text("intake.jetstream.stream", &text::TOPIC, "The stream."),
     Key::secret("intake.jetstream.credentials", "The text of a credentials file."),
@@ -287,7 +290,8 @@ impl KafkaConfig {
                     _ => SaslMechanism::Plain,
                 },
                 username: sasl.text("username"),
-                password: sasl.secret("password").unwrap_or_else(|| Secret::from("")),
+                password: sasl.secret("password"),
+                token_file: sasl.text_opt("token_file").map(PathBuf::from),
             }),
         }
     }

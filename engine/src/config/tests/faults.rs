@@ -194,12 +194,12 @@ fn a_missing_empty_or_undecodable_secret_is_an_error() {
 #[test]
 fn what_is_not_built_is_refused_in_plain_words() {
     check(
-        "wal: { type: dual }\ndedupe: { scope: fleet }\nfleet: { redis_url: 'redis://x' }\nintake: { type: kafka }\nbackup:\n  enabled: true\n  keep: 2\nstorage: { type: s3 }\nquarantine: { burst: 1 }\nrate_limits: {}\nhttp: { tls: { cert: a, key: b } }\n",
+        "wal: { type: none }\ndedupe: { scope: fleet }\nfleet: { redis_url: 'redis://x' }\nintake: { type: jetstream }\nbackup:\n  enabled: true\n  keep: 2\nstorage: { type: s3 }\nquarantine: { burst: 1 }\nrate_limits: {}\nhttp: { tls: { cert: a, key: b } }\n",
         &[
-            "f:1:14: wal.type: dual is not in this version yet; disk is",
+            "f:1:14: wal.type: none is not in this version yet; disk and dual are",
             "f:2:18: dedupe.scope: fleet is not in this version yet; node is",
             "f:3:8: fleet: claims of a fleet are not in this version yet",
-            "f:4:9: intake: the intake log is not in this version yet",
+            "f:4:17: intake.type: jetstream is not in this version yet; kafka and memory are",
             "f:6:12: backup.enabled: backups are not in this version yet",
             "f:7:9: backup.keep: backups are not in this version yet",
             "f:8:10: storage: the archive is not in this version yet",
@@ -219,11 +219,14 @@ fn what_is_not_built_is_refused_in_plain_words() {
     assert_eq!(
         problems(
             "sources: {}",
-            &[("ANKUSA_WAL_TYPE", "none"), ("ANKUSA_INTAKE_NODE_ID", "x")]
+            &[
+                ("ANKUSA_WAL_TYPE", "none"),
+                ("ANKUSA_INTAKE_JETSTREAM_STREAM", "x")
+            ]
         ),
         [
-            "ANKUSA_INTAKE_NODE_ID: intake.node_id: the intake log is not in this version yet",
-            "ANKUSA_WAL_TYPE: wal.type: none is not in this version yet; disk is",
+            "ANKUSA_INTAKE_JETSTREAM_STREAM: intake.jetstream.stream: jetstream is not in this version yet; kafka and memory are",
+            "ANKUSA_WAL_TYPE: wal.type: none is not in this version yet; disk and dual are",
         ]
     );
     check(

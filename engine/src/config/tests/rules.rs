@@ -62,6 +62,29 @@ fn dual_needs_its_log_and_its_backups() {
         dual("type: memory", "type: kafka"),
         ["f:3:9: intake.kafka.brokers: is required: intake.type is kafka"]
     );
+    let sasl = |text: &str| {
+        let kafka = format!("type: kafka, kafka: {{ brokers: 'b:1', sasl: {{ {text} }} }}");
+        let found = dual("type: memory", &kafka);
+        let after_place = |line: &String| line.splitn(4, ':').nth(3).unwrap().trim().to_string();
+        found.iter().map(after_place).collect::<Vec<_>>().join("; ")
+    };
+    assert_eq!(
+        sasl("mechanism: plain, token_file: /t"),
+        "intake.kafka.sasl.username: is required: the mechanism has a user and a password; intake.kafka.sasl.password: is required: the mechanism has a user and a password; intake.kafka.sasl.token_file: has a meaning for the mechanism oauthbearer only"
+    );
+    assert_eq!(
+        sasl("mechanism: scram_sha_512, username: u, password: p"),
+        ""
+    );
+    assert_eq!(
+        sasl("mechanism: oauthbearer"),
+        "intake.kafka.sasl.token_file: is required: oauthbearer needs a token, here or in password"
+    );
+    assert_eq!(
+        sasl("mechanism: oauthbearer, token_file: /t, password: p"),
+        "intake.kafka.sasl.token_file: stands beside password; only one of them can hold the token"
+    );
+    assert_eq!(sasl("mechanism: oauthbearer, password: p"), "");
     assert_eq!(dual("type: memory", "type: jetstream").len(), 2);
     assert_eq!(
         dual("node_id: n", "node_id: N"),
@@ -362,6 +385,42 @@ fn what_is_most_likely_not_meant_is_a_warning() {
     assert_eq!(
         of(open, &[]),
         ["f:1:25: sources.a.verify: anyone who reaches the listener can send hooks here"]
+    );
+}
+
+#[test]
+fn what_dual_users_most_likely_do_not_mean_is_a_warning() {
+    let of = |yaml: &str| {
+        load_all_built(yaml, &[])
+            .unwrap_or_else(|e| panic!("{e}"))
+            .warning_lines()
+            .join("\n")
+    };
+    let dual = DUAL.replace(
+        "sources: {}",
+        "sources: { a: { verify: { type: none }, sinks: [ { type: log } ] } }",
+    );
+    let text = of(&dual.replace("node_id: n", "node_id: n, reconcile_deadline_ms: 2000"));
+    for part in [
+        "intake.reconcile_deadline_ms: 2000 ms is not above intake.publish_timeout_ms (2000 ms)",
+        "intake.type: memory is a file on this host",
+        "dedupe: is not set: the provider's repeat",
+    ] {
+        assert!(text.contains(part), "{part} is not in:\n{text}");
+    }
+    let kafka = "type: kafka, verify_topic: false, kafka: { brokers: 'b:1', sasl: { mechanism: plain, username: u, password: p } }";
+    let text = of(&dual.replace("type: memory", kafka));
+    for part in [
+        "intake.verify_topic: nobody checks",
+        "intake.kafka.sasl: sends its secret in clear text",
+    ] {
+        assert!(text.contains(part), "{part} is not in:\n{text}");
+    }
+    assert!(!text.contains("memory is a file"), "{text}");
+    let text = of(&dual.replace("type: dual", "type: disk"));
+    assert!(
+        text.contains("intake: has no effect: wal.type is not dual"),
+        "{text}"
     );
 }
 

@@ -323,7 +323,9 @@ families! {
     IntakeOffsetLag "ankusa_intake_offset_lag_seconds" GaugeMax(Milli), [], true,
         "Age of the oldest record of this node above the offset; 0 when idle.";
     IntakeReady "ankusa_intake_ready" GaugeMax(Whole), [], true,
-        "1 while the intake log answers.";
+        "1 while the intake log answers and its topic is as it must be.";
+    IntakeCertificateEnd "ankusa_intake_certificate_end_timestamp_seconds" GaugeMax(Whole), [], true,
+        "When the first of the intake client's certificates ends, in seconds since 1970; 0 without one.";
     IntakeReplay "ankusa_intake_replay_total" Counter, [Words("result", ReplayResult::WORDS)], true,
         "Records replayed from the intake log.";
     IntakeReplayDuration "ankusa_intake_replay_duration_seconds" Histogram(Micro), [], true,

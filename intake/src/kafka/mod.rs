@@ -44,6 +44,8 @@ use crate::log::{AskError, Bounds, IntakeLog, Readiness, Replay, ReplayRequest, 
 use crate::verify::{Expected, Verified};
 
 const WATCH_EVERY: Duration = Duration::from_secs(1);
+/// While it is not there: its return is seen soon.
+const WATCH_AWAY_EVERY: Duration = Duration::from_millis(200);
 const WATCH_WAIT: Duration = Duration::from_millis(900);
 /// Files are looked at every so many rounds of the watcher.
 const FILES_ROUNDS: u32 = 10;
@@ -230,7 +232,10 @@ fn watch(log: &Weak<Inner>, mut admin: Admin) {
             }
         }
         drop(inner);
-        std::thread::sleep(WATCH_EVERY);
+        std::thread::sleep(match ready {
+            Readiness::Up => WATCH_EVERY,
+            _ => WATCH_AWAY_EVERY,
+        });
     }
 }
 

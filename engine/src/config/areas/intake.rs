@@ -98,6 +98,8 @@ pub struct IntakeConfig {
     pub jetstream: JetstreamConfig,
     /// Whether the memory log may serve a listener off loopback.
     pub memory_allow_unsafe: bool,
+    /// Where the memory log keeps its files, if not beside the data directory.
+    pub memory_dir: Option<PathBuf>,
     /// The longest a publish may take.
     pub publish_timeout_ms: u64,
     /// How long a half may be missing before its claim is given up.
@@ -189,6 +191,7 @@ pub(in crate::config) const KEYS: &[Key] = &[
     Key::text("intake.jetstream.stream", &text::TOPIC, "The stream."),
     Key::secret("intake.jetstream.credentials", "The text of a credentials file."),
     Key::boolean("intake.memory.allow_unsafe", "Lets the memory log, which is lost with this host, serve a listener off loopback.").or("false"),
+    Key::text("intake.memory.dir", &text::PATH, "Where the memory log keeps its files.").or_computed("<node.data_dir>.intake"),
     Key::int("intake.publish_timeout_ms", 100, 60_000, Unit::Millis, "The longest that a publish may take; below `http.limits.request_deadline_ms`.").or("2000"),
     Key::int("intake.reconcile_deadline_ms", 1_000, 600_000, Unit::Millis, "How long a half may be missing before its claim is given up; below `fleet.pending_ttl_ms` under `dedupe.scope: fleet`.").or("20000"),
     Key::int("intake.breaker_failures", 1, 100, Unit::Of("failures"), "Failures in a row that open the breaker.").or("3"),
@@ -250,6 +253,7 @@ impl IntakeConfig {
                 credentials: jetstream.secret("credentials"),
             },
             memory_allow_unsafe: r.at("memory").boolean("allow_unsafe"),
+            memory_dir: r.at("memory").text_opt("dir").map(PathBuf::from),
             publish_timeout_ms: r.int("publish_timeout_ms"),
             reconcile_deadline_ms: r.int("reconcile_deadline_ms"),
             breaker_failures: r.int("breaker_failures"),

@@ -8,6 +8,7 @@ pub mod commit;
 pub mod config;
 pub mod dedupe;
 pub mod dispatch;
+pub mod dual;
 pub mod egress;
 pub mod exit;
 pub mod ingest;

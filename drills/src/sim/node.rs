@@ -301,6 +301,7 @@ async fn boot(
             },
             sinks: sinks.of_shard(shard as u16),
             observer: Rc::clone(&observer),
+            log: None,
         })
         .await;
         match opened {

@@ -7,13 +7,18 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use ankusa_intake::{Class, Failure, PermanentAbout};
 use ankusa_wal::{
-    Disk, GroupBuilder, Host, Lsn, Outcome, Record, Refusal, Seq, Store, TaskClass, mutations,
+    Disk, GroupBuilder, HookId, Host, LogOffset, Lsn, Outcome, Record, Refusal, Seq, State, Store,
+    TaskClass, mutations,
 };
+
+use crate::dual::{Held, Hold};
+use crate::metrics::IntakeRefusal;
 
 use super::own::OwnGroups;
 pub use super::own::Written;
-use super::{Committer, Item, QueueLimits, Taken, Verdict};
+use super::{Carried, Committer, InFlight, Item, LogOutcome, Open, QueueLimits, Taken, Verdict};
 
 /// Records that no one waits for (delivery outcomes, marks) start a group of their own after
 /// this, or when there are [`QUEUED_RECORDS`] of them.
@@ -23,14 +28,82 @@ const QUEUED_RECORDS: usize = 1024;
 /// How often deadlines are looked at.
 const SWEEP: Duration = Duration::from_millis(100);
 
-/// The log half of a group, where the mode has one.
+/// The log half of a shard's commit, where the mode has one.
 pub trait LogHalf {
-    /// Hands the record of `seq` to the log: one attempt. Its answer comes from
-    /// [`LogHalf::poll_answer`], always.
-    fn publish(&self, seq: Seq, envelope: &[u8]);
+    /// Whether a hook may be taken on, asked before anything is written for it. Its record takes
+    /// at most `bytes`; `exact` says what its envelope takes.
+    fn admit(&self, bytes: usize, exact: &dyn Fn() -> usize) -> Result<Admitted, IntakeRefusal>;
 
-    /// The next answer: the record's seq and whether it was confirmed.
-    fn poll_answer(&self, cx: &mut Context<'_>) -> Poll<(Seq, bool)>;
+    /// A hook that was admitted was not taken on after all.
+    fn unadmit(&self, bytes: usize, admitted: Admitted);
+
+    /// Hooks that were admitted are settled for good: so many, of so many bytes.
+    fn free(&self, records: u64, bytes: u64);
+
+    /// Hands the records of a group over: one attempt each, whose answers come from
+    /// [`LogHalf::poll_answer`], always. They are copied, `bytes` at most. The head of the log as
+    /// it is known: no record lies below.
+    fn publish(
+        &self,
+        incarnation: u32,
+        bytes: usize,
+        records: &mut dyn Iterator<Item = (Seq, &[u8])>,
+    ) -> LogOffset;
+
+    /// The next answer.
+    fn poll_answer(&self, cx: &mut Context<'_>) -> Poll<LogAnswer>;
+
+    /// What an answer led to: `in_flight` when a group was waiting for it.
+    fn answered(&self, answer: &LogAnswer, in_flight: Option<InFlight>);
+
+    /// One half of the record is missing: it is carried from here on.
+    fn carry(&self, carried: &Carried<'_>);
+
+    /// The claim of a carried hook is kept with its record.
+    fn hold(&self, id: HookId, held: Held) -> Hold;
+
+    /// The marks to write with the next group, where they moved: `open` is what is not settled of
+    /// the groups in flight.
+    fn marks(&self, state: &State, open: Open, next_seq: Seq) -> [Option<Record>; 2];
+}
+
+/// A hook that the log's side admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// It is the one that probes a breaker.
+    pub is_probe: bool,
+}
+
+/// The log's answer for one record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogAnswer {
+    /// The record.
+    pub seq: Seq,
+    /// Whether the log has it.
+    pub result: Result<(), Failure>,
+    /// A confirm of an attempt that was answered with its deadline before.
+    pub is_late: bool,
+}
+
+impl LogAnswer {
+    fn outcome(&self) -> LogOutcome {
+        let own = Class::Permanent(PermanentAbout::Record);
+        match self.result {
+            Ok(()) => LogOutcome::Confirmed,
+            Err(failure) => LogOutcome::Failed {
+                is_own: failure.class == own,
+            },
+        }
+    }
+}
+
+/// Why a hook was not queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotTaken {
+    /// Too much is waiting.
+    Queue,
+    /// The log's side refuses it; nothing was written.
+    Intake(IntakeRefusal),
 }
 
 /// What a shard's commit tells the rest of the core.
@@ -80,6 +153,8 @@ struct Inner<D: Disk> {
     lingering: Cell<bool>,
     linger_over: Cell<bool>,
     closing: Cell<bool>,
+    /// The marks are to be written although nothing else is.
+    marks_due: Cell<bool>,
 }
 
 impl<D: Disk> Commit<D> {
@@ -106,6 +181,7 @@ impl<D: Disk> Commit<D> {
                 lingering: Cell::new(false),
                 linger_over: Cell::new(false),
                 closing: Cell::new(false),
+                marks_due: Cell::new(false),
             }),
         }
     }
@@ -126,11 +202,58 @@ impl<D: Disk> Commit<D> {
     }
 
     /// Queues a hook for the next group; its request was whole at `since_us`. It is settled exactly
-    /// once after `Ok`, and never after an `Err` (the queue is full).
-    pub fn submit(&self, item: Rc<dyn Item>, since_us: u64) -> Result<(), Rc<dyn Item>> {
-        self.inner.committer.borrow_mut().offer(item, since_us)?;
-        self.inner.wake();
+    /// once after `Ok`, and never after an `Err`: then nothing was written.
+    pub fn submit(&self, item: Rc<dyn Item>, since_us: u64) -> Result<(), NotTaken> {
+        let inner = &self.inner;
+        let bytes = item.record_bytes();
+        let log = inner.log.as_ref().filter(|_| item.wants_log());
+        let admitted = match log {
+            None => None,
+            Some(log) => {
+                let exact = || exact_bytes(item.as_ref());
+                Some((log, log.admit(bytes, &exact).map_err(NotTaken::Intake)?))
+            }
+        };
+        let offered = inner
+            .committer
+            .borrow_mut()
+            .offer(item, since_us, admitted.is_some());
+        if offered.is_err() {
+            if let Some((log, admitted)) = admitted {
+                log.unadmit(bytes, admitted);
+            }
+            return Err(NotTaken::Queue);
+        }
+        inner.wake();
         Ok(())
+    }
+
+    /// The log half, where the mode has one.
+    pub fn log(&self) -> Option<&Rc<dyn LogHalf>> {
+        self.inner.log.as_ref()
+    }
+
+    /// Has the marks written with the next group, or in one of their own, where they moved.
+    pub fn write_marks(&self) {
+        self.inner.marks_due.set(true);
+        self.inner.wake();
+    }
+
+    /// Completes when the marks are durable as they stand; false when that was not so `within` that
+    /// time.
+    pub async fn settle_marks(&self, within: Duration) -> bool {
+        let inner = &self.inner;
+        let end_us = inner.host.mono_us() + within.as_micros() as u64;
+        while inner.marks().iter().any(Option::is_some)
+            || inner.store.durable_lsn() < inner.store.applied_lsn()
+        {
+            if inner.host.mono_us() > end_us {
+                return false;
+            }
+            self.write_marks();
+            inner.host.sleep(Duration::from_millis(1)).await;
+        }
+        true
     }
 
     /// Tells the driver that records were put in the store's queue.
@@ -236,8 +359,23 @@ impl<D: Disk> Commit<D> {
     }
 }
 
+/// What the hook's envelope takes, exactly.
+fn exact_bytes(item: &dyn Item) -> usize {
+    let mut bytes = 0;
+    item.draft(&mut |draft| bytes = ankusa_wal::format::envelope::encoded_len(draft));
+    bytes
+}
+
 async fn run<D: Disk>(inner: Rc<Inner<D>>) {
     poll_fn(|cx| inner.poll(cx)).await
+}
+
+/// Upper bound of the bytes that a mark takes in a group.
+fn mark_bytes(mark: &Record) -> usize {
+    match mark {
+        Record::Watermark(mark) => 128 + 8 * mark.exceptions.len(),
+        _ => 128,
+    }
 }
 
 async fn sweep<D: Disk>(inner: Rc<Inner<D>>) {
@@ -245,6 +383,7 @@ async fn sweep<D: Disk>(inner: Rc<Inner<D>>) {
         inner.host.sleep(SWEEP).await;
         let now_us = inner.host.mono_us();
         inner.committer.borrow_mut().expire(now_us);
+        inner.give_back();
     }
 }
 
@@ -263,8 +402,10 @@ impl<D: Disk> Inner<D> {
             // Nothing of what waits was issued: it is refused, not held back.
             let mut committer = self.committer.borrow_mut();
             committer.refuse_waiting(Verdict::StoreUnavailable);
+            drop(committer);
             self.own.borrow_mut().refuse_waiting();
         }
+        self.give_back();
         let others = self.wants_group();
         let is_own = self.own.borrow().is_due(others);
         if is_own || others {
@@ -300,11 +441,12 @@ impl<D: Disk> Inner<D> {
                 self.listener.durable(seq)
             });
             drop(own);
-            self.committer
-                .borrow_mut()
-                .local(settled.lsn, settled.outcome, &mut |seq| {
-                    self.listener.durable(seq)
-                });
+            self.committer.borrow_mut().local(
+                settled.lsn,
+                settled.outcome,
+                &mut |seq| self.listener.durable(seq),
+                &mut |carried| self.carry(carried),
+            );
         }
     }
 
@@ -312,13 +454,41 @@ impl<D: Disk> Inner<D> {
         let Some(log) = &self.log else {
             return;
         };
-        while let Poll::Ready((seq, confirmed)) = log.poll_answer(cx) {
-            self.committer.borrow_mut().log(seq, confirmed);
+        while let Poll::Ready(answer) = log.poll_answer(cx) {
+            let mut committer = self.committer.borrow_mut();
+            let carry = &mut |carried: &Carried<'_>| self.carry(carried);
+            let in_flight = committer.log(answer.seq, answer.outcome(), carry);
+            drop(committer);
+            log.answered(&answer, in_flight);
         }
     }
 
+    fn carry(&self, carried: &Carried<'_>) {
+        if let Some(log) = &self.log {
+            log.carry(carried);
+        }
+    }
+
+    /// What was admitted to the log and is settled for good no longer counts there.
+    fn give_back(&self) {
+        if let Some(log) = &self.log {
+            let (records, bytes) = self.committer.borrow_mut().take_freed();
+            if records > 0 {
+                log.free(records, bytes);
+            }
+        }
+    }
+
+    fn marks(&self) -> [Option<Record>; 2] {
+        let Some(log) = &self.log else {
+            return [None, None];
+        };
+        let open = self.committer.borrow_mut().open();
+        log.marks(&self.store.state(), open, self.store.next_seq())
+    }
+
     fn wants_group(&self) -> bool {
-        if self.committer.borrow().waiting() > 0 {
+        if self.committer.borrow().waiting() > 0 || self.marks_due.get() {
             return true;
         }
         let queued = self.store.queued();
@@ -383,46 +553,67 @@ impl<D: Disk> Inner<D> {
     }
 
     fn start_group(&self) -> bool {
+        // As they are before this group's own hooks have seqs.
+        let marks = self.marks();
+        let marks_count = marks.iter().flatten().count();
+        let reserve: usize = marks.iter().flatten().map(mark_bytes).sum();
+        let is_alone = self.marks_due.replace(false)
+            && self.committer.borrow().waiting() == 0
+            && self.store.queued() == 0;
+        if is_alone && marks_count == 0 {
+            return false;
+        }
         let mut committer = self.committer.borrow_mut();
         let planned = committer.next_group_bytes(self.group.bytes_max, self.group.records_max);
         let first = committer.next_bytes().unwrap_or(0);
         let Some(mut builder) = self.store.try_begin_with(planned, first) else {
+            self.marks_due.set(is_alone);
             return false;
         };
         let mut taken = committer.begin();
         while let Some(bytes) = committer.next_bytes() {
-            let full = builder.records() >= self.group.records_max;
+            let full = builder.records() + marks_count >= self.group.records_max;
             // NOTE: a queued record may have gone ahead; then even the first hook may not fit, and
             // has the next group. In an empty group the bound is the hook's own, not this one.
-            if full || !(builder.records() == 0 || builder.fits(bytes)) {
+            if builder.records() > 0 && (full || !builder.fits(bytes + reserve)) {
                 break;
             }
-            committer.take(&mut taken, self.log.is_some(), |item| {
+            committer.take(&mut taken, |item| {
                 let mut seq = Seq(0);
                 item.draft(&mut |draft| seq = builder.hook(draft));
                 seq
             });
         }
+        for mark in marks.into_iter().flatten() {
+            if builder.fits(mark_bytes(&mark)) {
+                builder.record(mark);
+            }
+        }
         self.linger_over.set(false);
         let (records, bytes) = (builder.records(), builder.bytes());
         self.mutate(&mut taken);
         // Both halves start now, side by side: the log's from the same bytes as the store's.
-        if let Some(log) = &self.log {
-            for seq in taken.seqs() {
-                if let Some(envelope) = builder.envelope_of(seq) {
-                    log.publish(seq, envelope);
-                }
-            }
-        }
+        let floor = self.publish(&builder, &taken);
         let now_us = self.host.mono_us();
         mutations::point("commit.built");
         let lsn = self.store.submit(builder);
         mutations::point("commit.submitted");
-        committer.started(lsn, taken);
+        committer.started(lsn, taken, floor, now_us);
         drop(committer);
         self.started.borrow_mut().push_back((lsn, now_us));
         self.listener.group_started(records, bytes);
         true
+    }
+
+    fn publish(&self, builder: &GroupBuilder<D>, taken: &Taken) -> LogOffset {
+        let Some(log) = self.log.as_ref().filter(|_| !taken.is_empty()) else {
+            return LogOffset(u64::MAX);
+        };
+        let newest = taken.seqs().last().unwrap_or_default();
+        let incarnation = self.store.state().meta().incarnation_of(newest);
+        let hooks = builder.hooks().zip(taken.logged());
+        let mut records = hooks.filter(|(_, logged)| *logged).map(|(hook, _)| hook);
+        log.publish(incarnation.unwrap_or(0), builder.bytes(), &mut records)
     }
 
     #[cfg(feature = "mutations")]

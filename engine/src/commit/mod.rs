@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use ankusa_wal::hook::HookDraft;
-use ankusa_wal::{Lsn, Outcome, Seq};
+use ankusa_wal::{LogOffset, Lsn, Outcome, Seq, mutations};
 
 /// What a hook's request is told, and so what becomes of its claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,9 +70,60 @@ pub trait Item {
     /// Told once. Wakes the request; never blocks.
     fn settle(&self, seq: Seq, verdict: Verdict, remains: Remains);
 
-    /// The request's deadline passed while its commit goes on: the request is answered, the claim
-    /// stays, [`Item::settle`] still comes.
-    fn abandon(&self);
+    /// The request's deadline passed while its commit goes on: the request is answered so, the
+    /// claim stays, [`Item::settle`] still comes.
+    fn abandon(&self, verdict: Verdict);
+}
+
+/// A record with one half missing, as it is handed on, before its item is settled.
+pub struct Carried<'a> {
+    /// The hook: its draft gives both halves' bytes again.
+    pub item: &'a dyn Item,
+    /// Its seq.
+    pub seq: Seq,
+    /// The local half is durable.
+    pub local: bool,
+    /// The log has confirmed it.
+    pub log: bool,
+    /// When its request was whole.
+    pub since_us: u64,
+    /// The head of the log as known when it was handed over.
+    pub floor: LogOffset,
+    /// [`Item::record_bytes`], as it was admitted.
+    pub bytes: usize,
+}
+
+/// Told of each record that is carried.
+pub type Carry<'a> = &'a mut dyn FnMut(&Carried<'_>);
+
+/// The log's answer for one record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogOutcome {
+    /// It has it.
+    Confirmed,
+    /// Failed or timed out: nobody knows. `is_own`: for a reason of the record's own.
+    Failed {
+        /// Too large or invalid, it or one that travelled with it.
+        is_own: bool,
+    },
+}
+
+/// An answer that a group in flight was waiting for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InFlight {
+    /// When the group was started.
+    pub started_us: u64,
+    /// The first failure of its group that is not a record's own.
+    pub is_first_failure: bool,
+}
+
+/// What of the groups in flight is not settled, as far as the marks are concerned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Open {
+    /// The lowest seq that the log has not confirmed.
+    pub unconfirmed: Option<Seq>,
+    /// The head that was known when the oldest of what is not durable here was handed over.
+    pub floor: Option<LogOffset>,
 }
 
 /// Ceilings of one shard's queue.
@@ -102,10 +153,13 @@ struct Waiting {
     item: Rc<dyn Item>,
     bytes: usize,
     since_us: u64,
+    /// It was admitted to the log, and will be published.
+    logged: bool,
 }
 
 struct Entry {
     item: Rc<dyn Item>,
+    bytes: usize,
     since_us: u64,
     seq: Seq,
     log: Half,
@@ -118,6 +172,13 @@ struct Group {
     local: Half,
     unsettled: usize,
     entries: Vec<Entry>,
+    /// Entries before it are confirmed, carried, or need no log.
+    confirmed: usize,
+    /// The highest seq in it or before it.
+    last: Seq,
+    floor: LogOffset,
+    started_us: u64,
+    has_failed: bool,
 }
 
 /// The queue and the groups in flight of one shard.
@@ -128,6 +189,8 @@ pub struct Committer {
     groups: VecDeque<Group>,
     last_local: Lsn,
     spare: Vec<Vec<Entry>>,
+    /// What was admitted to the log and is settled for good: records, bytes.
+    freed: (u64, u64),
 }
 
 /// A group that is being put together: the hooks taken from the queue, with their seqs.
@@ -152,6 +215,11 @@ impl Taken {
         self.entries.iter().map(|e| e.seq)
     }
 
+    /// For each of them, whether it is published.
+    pub fn logged(&self) -> impl Iterator<Item = bool> + '_ {
+        self.entries.iter().map(|e| e.log == Half::Open)
+    }
+
     /// Settles all of it as committed. Only for the negative control of the drills.
     #[cfg(feature = "mutations")]
     pub fn lie(&mut self) {
@@ -174,12 +242,19 @@ impl Committer {
             groups: VecDeque::new(),
             last_local: Lsn(0),
             spare: Vec::new(),
+            freed: (0, 0),
         }
     }
 
     /// Queues a hook whose request was whole at `since_us`: what it waited for elsewhere counts
-    /// against its deadline. `Err`: the queue is full by count or bytes; nothing is kept.
-    pub fn offer(&mut self, item: Rc<dyn Item>, since_us: u64) -> Result<(), Rc<dyn Item>> {
+    /// against its deadline. `logged`: it was admitted to the log. `Err`: the queue is full by
+    /// count or bytes; nothing is kept.
+    pub fn offer(
+        &mut self,
+        item: Rc<dyn Item>,
+        since_us: u64,
+        logged: bool,
+    ) -> Result<(), Rc<dyn Item>> {
         let bytes = item.record_bytes();
         let over = self.waiting.len() >= self.limits.records_max
             || (self.waiting_bytes + bytes > self.limits.bytes_max && !self.waiting.is_empty());
@@ -191,6 +266,7 @@ impl Committer {
             item,
             bytes,
             since_us,
+            logged,
         });
         Ok(())
     }
@@ -235,12 +311,7 @@ impl Committer {
     }
 
     /// Takes the next hook, encodes it with `encode` and notes its seq. Nothing when none waits.
-    pub fn take(
-        &mut self,
-        taken: &mut Taken,
-        with_log: bool,
-        encode: impl FnOnce(&dyn Item) -> Seq,
-    ) {
+    pub fn take(&mut self, taken: &mut Taken, encode: impl FnOnce(&dyn Item) -> Seq) {
         let Some(next) = self.waiting.pop_front() else {
             return;
         };
@@ -250,13 +321,13 @@ impl Committer {
             taken.entries.last().is_none_or(|last| last.seq < seq),
             "seqs of a group are increasing"
         );
-        let log = if with_log && next.item.wants_log() {
-            Half::Open
-        } else {
-            Half::Absent
+        let log = match next.logged {
+            true => Half::Open,
+            false => Half::Absent,
         };
         taken.entries.push(Entry {
             item: next.item,
+            bytes: next.bytes,
             since_us: next.since_us,
             seq,
             log,
@@ -265,24 +336,37 @@ impl Committer {
         });
     }
 
-    /// The group was handed to the store under `lsn`.
-    pub fn started(&mut self, lsn: Lsn, taken: Taken) {
+    /// The group was handed to the store under `lsn`, and to the log when its head was known to be
+    /// `floor`.
+    pub fn started(&mut self, lsn: Lsn, taken: Taken, floor: LogOffset, now_us: u64) {
         assert!(
             self.groups.back().is_none_or(|g| g.lsn < lsn) && self.last_local < lsn,
             "groups start in LSN order"
         );
         let unsettled = taken.entries.iter().filter(|e| !e.settled).count();
+        let before = self.groups.back().map_or(Seq(0), |g| g.last);
         self.groups.push_back(Group {
             lsn,
             local: Half::Open,
             unsettled,
+            last: taken.entries.last().map_or(before, |e| e.seq),
             entries: taken.entries,
+            confirmed: 0,
+            floor,
+            started_us: now_us,
+            has_failed: false,
         });
     }
 
     /// The store settled the group `lsn`. `durable` is called with the group's seqs when it is
     /// durable: from now on they may be delivered.
-    pub fn local(&mut self, lsn: Lsn, outcome: Outcome, durable: &mut dyn FnMut(Seq)) {
+    pub fn local(
+        &mut self,
+        lsn: Lsn,
+        outcome: Outcome,
+        durable: &mut dyn FnMut(Seq),
+        carry: Carry<'_>,
+    ) {
         assert!(
             self.last_local < lsn,
             "the local half completes in LSN order"
@@ -296,35 +380,76 @@ impl Committer {
             Outcome::Durable => Half::Done,
             Outcome::Fenced => Half::Failed,
         };
-        let local = group.local;
         for entry in &mut group.entries {
-            if local == Half::Done {
+            if group.local == Half::Done {
                 durable(entry.seq);
             }
-            if join(entry, local) {
+            if join(entry, group.local, group.floor, &mut self.freed, carry) {
                 group.unsettled -= 1;
             }
         }
         self.drop_settled();
     }
 
-    /// The log's answer for one record: confirmed, or failed (also: timed out, outcome unknown).
-    /// A late answer for a record that is settled changes nothing here.
-    pub fn log(&mut self, seq: Seq, confirmed: bool) {
-        for group in &mut self.groups {
-            let Ok(at) = group.entries.binary_search_by_key(&seq, |e| e.seq) else {
-                continue;
-            };
-            let entry = &mut group.entries[at];
-            if entry.log == Half::Open {
-                entry.log = if confirmed { Half::Done } else { Half::Failed };
-                if join(entry, group.local) {
-                    group.unsettled -= 1;
-                }
-            }
-            break;
+    /// The log's answer for one record. What the group learns from it, when it was one that the
+    /// group waits for: an answer for a record that is settled (a late confirm, the answer to a
+    /// republish) is not. A confirm that comes after a failure, while the local half is open, counts.
+    pub fn log(&mut self, seq: Seq, outcome: LogOutcome, carry: Carry<'_>) -> Option<InFlight> {
+        let at = self.groups.partition_point(|group| group.last < seq);
+        let group = self.groups.get_mut(at)?;
+        let at = group.entries.binary_search_by_key(&seq, |e| e.seq).ok()?;
+        let entry = &mut group.entries[at];
+        let (is_confirmed, is_own) = match outcome {
+            LogOutcome::Confirmed => (true, false),
+            LogOutcome::Failed { is_own } => (false, is_own),
+        };
+        let is_awaited = entry.log == Half::Open || (entry.log == Half::Failed && is_confirmed);
+        if entry.settled || !is_awaited {
+            return None;
+        }
+        entry.log = match is_confirmed {
+            true => Half::Done,
+            false => Half::Failed,
+        };
+        let counts = !is_confirmed && !is_own;
+        let in_flight = InFlight {
+            started_us: group.started_us,
+            is_first_failure: counts && !std::mem::replace(&mut group.has_failed, counts),
+        };
+        if join(entry, group.local, group.floor, &mut self.freed, carry) {
+            group.unsettled -= 1;
         }
         self.drop_settled();
+        Some(in_flight)
+    }
+
+    /// What is not settled of the groups in flight.
+    pub fn open(&mut self) -> Open {
+        let mut open = Open::default();
+        for group in &mut self.groups {
+            let is_settled = |e: &Entry| e.settled || matches!(e.log, Half::Done | Half::Absent);
+            while group.entries.get(group.confirmed).is_some_and(is_settled) {
+                group.confirmed += 1;
+            }
+            if open.unconfirmed.is_none() {
+                open.unconfirmed = group.entries.get(group.confirmed).map(|e| e.seq);
+            }
+            // NOTE: floors rise from group to group, so the first is the lowest.
+            let is_local_open = group.local != Half::Done && group.unsettled > 0;
+            if is_local_open && open.floor.is_none() {
+                open.floor = Some(group.floor);
+            }
+            if open.unconfirmed.is_some() && open.floor.is_some() {
+                break;
+            }
+        }
+        open
+    }
+
+    /// Records and bytes that were admitted to the log and are settled for good since the last
+    /// call; what is carried is not among them.
+    pub fn take_freed(&mut self) -> (u64, u64) {
+        std::mem::take(&mut self.freed)
     }
 
     /// Refuses what waits past its deadline, and answers the requests past it whose group is in
@@ -334,11 +459,12 @@ impl Committer {
         let is_late = |since_us: u64| now_us.saturating_sub(since_us) >= deadline_us;
         // Not in the order of their requests: one may have waited for a claim before it came here.
         if self.waiting.iter().any(|w| is_late(w.since_us)) {
-            let bytes = &mut self.waiting_bytes;
+            let (bytes, freed) = (&mut self.waiting_bytes, &mut self.freed);
             self.waiting.retain(|waiting| {
                 let late = is_late(waiting.since_us);
                 if late {
                     *bytes -= waiting.bytes;
+                    free(freed, waiting.logged, waiting.bytes);
                     waiting
                         .item
                         .settle(Seq(0), Verdict::Overload, Remains::Nothing);
@@ -346,10 +472,16 @@ impl Committer {
                 !late
             });
         }
-        for entry in self.groups.iter_mut().flat_map(|g| &mut g.entries) {
-            if is_late(entry.since_us) && !entry.settled && !entry.abandoned {
-                entry.abandoned = true;
-                entry.item.abandon();
+        for group in &mut self.groups {
+            let verdict = match group.local {
+                Half::Done => Verdict::IntakeUnavailable,
+                _ => Verdict::StoreUnavailable,
+            };
+            for entry in &mut group.entries {
+                if is_late(entry.since_us) && !entry.settled && !entry.abandoned {
+                    entry.abandoned = true;
+                    entry.item.abandon(verdict);
+                }
             }
         }
     }
@@ -358,6 +490,7 @@ impl Committer {
     pub fn refuse_waiting(&mut self, verdict: Verdict) {
         self.waiting_bytes = 0;
         for waiting in self.waiting.drain(..) {
+            free(&mut self.freed, waiting.logged, waiting.bytes);
             waiting.item.settle(Seq(0), verdict, Remains::Nothing);
         }
     }
@@ -379,13 +512,42 @@ impl Committer {
     }
 }
 
+fn free(freed: &mut (u64, u64), logged: bool, bytes: usize) {
+    freed.0 += u64::from(logged);
+    freed.1 += if logged { bytes as u64 } else { 0 };
+}
+
 /// Settles the record if both its halves are known. True when it was settled by this call.
-fn join(entry: &mut Entry, local: Half) -> bool {
+fn join(
+    entry: &mut Entry,
+    local: Half,
+    floor: LogOffset,
+    freed: &mut (u64, u64),
+    carry: Carry<'_>,
+) -> bool {
+    if mutations::is("ack_before_confirm") && local == Half::Done && entry.log == Half::Open {
+        entry.log = Half::Done;
+    }
     if entry.settled || local == Half::Open || entry.log == Half::Open {
         return false;
     }
     let (verdict, remains) = decide(local, entry.log);
     entry.settled = true;
+    match remains {
+        // IMPORTANT: carried first, then settled: the item hands its claim to what carries it.
+        Remains::Carried { local, log } => carry(&Carried {
+            item: entry.item.as_ref(),
+            seq: entry.seq,
+            local,
+            log,
+            since_us: entry.since_us,
+            floor,
+            bytes: entry.bytes,
+        }),
+        Remains::Complete | Remains::Nothing => {
+            free(freed, entry.log != Half::Absent, entry.bytes);
+        }
+    }
     entry.item.settle(entry.seq, verdict, remains);
     true
 }
@@ -398,6 +560,9 @@ fn decide(local: Half, log: Half) -> (Verdict, Remains) {
         (Half::Done, _) => (Verdict::IntakeUnavailable, carried(true, false)),
         (_, Half::Absent) => (Verdict::StoreUnavailable, Remains::Nothing),
         (_, Half::Done) => (Verdict::StoreUnavailable, carried(false, true)),
+        (_, _) if mutations::is("assume_failed_absent") => {
+            (Verdict::StoreUnavailable, Remains::Nothing)
+        }
         (_, _) => (Verdict::StoreUnavailable, carried(false, false)),
     }
 }

@@ -8,13 +8,15 @@ use std::task::{Poll, Waker};
 
 use ankusa_net::http1::{Head, Request};
 use ankusa_wal::hook::{Headers, HookDraft, HookExtra, Verification};
-use ankusa_wal::{HookId, Host, Seq};
+use ankusa_wal::{HookId, Host, Seq, mutations};
 
 use super::headers::{HopByHop, is_kept};
 use super::sources::Source;
 use crate::claims::{Claim, Desk, KeyHash};
+use crate::commit::driver::LogHalf;
 use crate::commit::{Item, Remains, Verdict};
 use crate::dedupe::DedupeKey;
+use crate::dual::{Held, Hold, shard_log};
 
 /// Bytes of a record beside the head, the body and the names: its fixed parts, rounded up.
 const RECORD_FIXED_BYTES: usize = 256;
@@ -40,6 +42,8 @@ pub struct IngestItem {
     pub(super) verification: Verification,
     pub(super) claim: Option<Claim>,
     pub(super) desk: Rc<Desk>,
+    /// The log half of its shard's commit, where the mode has one.
+    pub(super) log: Option<Rc<dyn LogHalf>>,
     pub(super) host: Rc<dyn Host>,
     pub(super) verdict: Cell<Option<Verdict>>,
     pub(super) waker: RefCell<Option<Waker>>,
@@ -62,6 +66,34 @@ impl IngestItem {
             }
         })
         .await
+    }
+
+    fn expiry_s(&self) -> u32 {
+        let ttl_s = self.dedupe.as_ref().map_or(0, |d| d.ttl_s);
+        ((self.received_at_ms / 1000) as u32).saturating_add(ttl_s)
+    }
+
+    fn promote(&self, claim: Claim) {
+        let now_s = (self.host.wall_ms() / 1000) as u32;
+        self.desk.promote(claim, self.expiry_s(), now_s);
+    }
+
+    /// The record is carried: so is its claim, unless the record was completed meanwhile.
+    fn hold(&self, claim: Claim, has_half: bool) {
+        let expiry_s = self.expiry_s();
+        let hold = match &self.log {
+            Some(log) => {
+                let held = Held { claim, expiry_s };
+                shard_log::settle_carried(log.as_ref(), self.id, held, has_half)
+            }
+            // A record is carried only where there is a log.
+            None => Hold::Held,
+        };
+        if mutations::is("release_on_half_failure") {
+            self.desk.release(claim);
+        } else if hold == Hold::Completed {
+            self.promote(claim);
+        }
     }
 
     fn tell(&self, verdict: Verdict) {
@@ -120,7 +152,7 @@ impl Item for IngestItem {
                 sinks: &self.source.sinks,
                 dedupe_hash: self.dedupe.as_ref().map(|d| d.hash.0),
                 archive: false,
-                log: false,
+                log: self.log.is_some() && self.wants_log(),
             },
         });
     }
@@ -147,20 +179,15 @@ impl Item for IngestItem {
     fn settle(&self, _seq: Seq, verdict: Verdict, remains: Remains) {
         if let Some(claim) = self.claim {
             match remains {
-                Remains::Complete => {
-                    let now_s = (self.host.wall_ms() / 1000) as u32;
-                    let ttl_s = self.dedupe.as_ref().map_or(0, |d| d.ttl_s);
-                    let expiry_s = ((self.received_at_ms / 1000) as u32).saturating_add(ttl_s);
-                    self.desk.promote(claim, expiry_s, now_s);
-                }
+                Remains::Complete => self.promote(claim),
                 Remains::Nothing => self.desk.release(claim),
-                Remains::Carried { .. } => self.desk.carry(claim),
+                Remains::Carried { local, log } => self.hold(claim, local || log),
             }
         }
         self.tell(verdict);
     }
 
-    fn abandon(&self) {
-        self.tell(Verdict::StoreUnavailable);
+    fn abandon(&self, verdict: Verdict) {
+        self.tell(verdict);
     }
 }

@@ -12,7 +12,7 @@ use super::item::{Dedupe, IngestItem};
 use super::mint::Minter;
 use super::sources::{Route, Source, SourceTable};
 use crate::claims::{Claimed, Desk, KeyHash};
-use crate::commit::driver::Commit;
+use crate::commit::driver::{Commit, NotTaken};
 use crate::commit::{Item, Verdict};
 use crate::config::OnVerifyFailure;
 use crate::dedupe::{DedupeKey, Extraction, ScanStep, dedupe_hash};
@@ -215,20 +215,25 @@ impl<D: Disk> Ingest<D> {
             verification,
             claim,
             desk: Rc::clone(&self.desk),
+            log: self.commit.log().cloned(),
             host: Rc::clone(&self.host),
             verdict: Cell::new(None),
             waker: RefCell::new(None),
         });
         let queued_us = self.host.mono_us();
-        if self
+        let submitted = self
             .commit
-            .submit(Rc::clone(&item) as Rc<dyn Item>, started_us)
-            .is_err()
-        {
+            .submit(Rc::clone(&item) as Rc<dyn Item>, started_us);
+        if let Err(refused) = submitted {
+            // Nothing was written for it: the key is free.
             if let Some(claim) = item.claim {
                 self.desk.release(claim);
             }
-            return self.unavailable(Outcome::Overload);
+            let NotTaken::Intake(reason) = refused else {
+                return self.unavailable(Outcome::Overload);
+            };
+            self.observer.refused(reason.word());
+            return self.unavailable(Outcome::IntakeUnavailable);
         }
         match item.verdict().await {
             Verdict::Committed => {

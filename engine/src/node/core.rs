@@ -233,6 +233,7 @@ async fn open_shards(
             deliveries: dispatch::limits(&config.dispatch, cores.max(usize::from(facts.shards))),
             sinks: Rc::clone(sinks) as Rc<dyn crate::dispatch::SinkTable>,
             observer: Rc::clone(&core.observer),
+            log: None,
         })
         .await
         .map_err(|e| fault(&e))?;

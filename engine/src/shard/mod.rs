@@ -20,9 +20,12 @@ use ankusa_wal::{
 
 use crate::claims::{Desk, KeyHash};
 use crate::commit::QueueLimits;
+use crate::commit::driver::LogHalf;
 use crate::commit::driver::{Commit, GroupLimits, Listener};
 use crate::config::{Config, WalSync};
 use crate::dispatch::{Dispatch, Limits, SinkTable, StoreBacklog};
+use crate::dual::work::Work;
+use crate::dual::{CoreLog, Republished, ShardLog, feeder};
 use crate::metrics::Metric;
 use crate::node::observe::CoreObserver;
 
@@ -43,6 +46,7 @@ pub struct Shard<D: Disk> {
     pub report: OpenReport,
     /// Bytes of one segment.
     pub segment_bytes: u64,
+    work: Option<Rc<Work<D>>>,
     listener: Rc<ShardListener<D>>,
 }
 
@@ -51,6 +55,9 @@ impl<D: Disk> Drop for Shard<D> {
     /// opened here, else the store would outlive its shard.
     fn drop(&mut self) {
         self.listener.dispatch.borrow_mut().take();
+        if let Some(work) = &self.work {
+            work.log.close();
+        }
     }
 }
 
@@ -115,6 +122,8 @@ pub struct ShardParts<D: Disk> {
     pub sinks: Rc<dyn SinkTable>,
     /// The core's counts.
     pub observer: Rc<CoreObserver>,
+    /// The core's way into the intake log, where the mode has one.
+    pub log: Option<Rc<CoreLog>>,
 }
 
 impl<D: Disk> Shard<D> {
@@ -127,14 +136,16 @@ impl<D: Disk> Shard<D> {
             observer: Rc::clone(&parts.observer),
             dispatch: RefCell::new(None),
         });
+        let log = parts.log.map(|core| ShardLog::new(id, core));
         let commit = Commit::new(
             store.clone(),
             Rc::clone(&parts.host),
             parts.queue,
             parts.group,
-            None,
+            log.clone().map(|log| log as Rc<dyn LogHalf>),
             Rc::clone(&listener) as Rc<dyn Listener>,
         );
+        let work = log.map(|log| Work::new(log, commit.clone(), Rc::clone(&parts.host)));
         let queued = commit.clone();
         let dispatch = Dispatch::new(
             parts.host,
@@ -145,6 +156,9 @@ impl<D: Disk> Shard<D> {
         );
         *listener.dispatch.borrow_mut() = Some(dispatch.clone());
         commit.start();
+        if let Some(work) = &work {
+            work.start();
+        }
         Ok(Shard {
             id,
             store,
@@ -152,8 +166,25 @@ impl<D: Disk> Shard<D> {
             dispatch,
             report,
             segment_bytes,
+            work,
             listener,
         })
+    }
+
+    /// Its side of the intake log, where the mode has one.
+    pub fn log(&self) -> Option<&Rc<ShardLog>> {
+        self.work.as_ref().map(|work| &work.log)
+    }
+
+    /// Publishes every live hook above the watermark, its exceptions included, of which `seen` does
+    /// not say that the log was just seen to hold it; within the pending ceiling. Completes when
+    /// each is confirmed or refused for good (then it is stuck); from then on the watermark moves.
+    /// Once at every boot, before the shard takes hooks.
+    pub async fn republish_local(&self, seen: impl Fn(Seq) -> bool) -> Republished {
+        match &self.work {
+            None => Republished::default(),
+            Some(work) => feeder::feed(work, self.store.next_seq(), &seen).await,
+        }
     }
 
     /// Hands the dedupe rows that the open found to the cores that own their keys, oldest first,

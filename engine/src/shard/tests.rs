@@ -88,6 +88,7 @@ fn rig_on(world: SimWorld, disk: SimDisk) -> Rig {
         deliveries: Limits::default(),
         sinks: Rc::new(OneSink(Rc::clone(&given), registry.sink("x"))),
         observer,
+        log: None,
     };
     let shard = world.block_on(Shard::open(parts)).unwrap().unwrap();
     let sink = shard.sink_no(b"t", b"s", b"out").unwrap();
@@ -148,7 +149,7 @@ impl Item for Post {
             "settled twice"
         );
     }
-    fn abandon(&self) {}
+    fn abandon(&self, _verdict: Verdict) {}
 }
 
 impl Rig {

@@ -137,6 +137,23 @@ fn client_bytes(ip: IpAddr) -> [u8; 16] {
     }
 }
 
+/// Id, tenant and source of an envelope that [`encode`] wrote, without reading the rest.
+///
+/// # Panics
+/// When it is none.
+pub fn peek(bytes: &[u8]) -> (HookId, &[u8], &[u8]) {
+    let len = |at: usize| {
+        let mut len = [0; 4];
+        len.copy_from_slice(&bytes[at..at + 4]);
+        u32::from_le_bytes(len) as usize
+    };
+    let mut id = [0; 16];
+    id.copy_from_slice(&bytes[16..32]);
+    let source_at = ENVELOPE_FIXED_BYTES + len(60);
+    let tenant = &bytes[ENVELOPE_FIXED_BYTES..source_at];
+    (HookId(id), tenant, &bytes[source_at..source_at + len(64)])
+}
+
 /// An envelope read in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope<'a> {

@@ -10,14 +10,21 @@
 //! again, run twice, or over a log full of duplicates in any order, it ends in the same store. The
 //! offset of a shard never passes a record of that shard that is not durable in it.
 //!
+//! And the way back onto an empty host: [`backup`] and [`restore`], blocking calls for a side
+//! thread or offline.
+//!
 //! Deliberately absent: sockets, threads, clocks (time comes through the port), and the dual
-//! commit of a running node. Runs on a shard core at boot, and offline.
+//! commit of a running node. All but backups runs on a shard core at boot, and offline.
 
 pub mod apply;
 
 pub mod boot;
 
 pub mod port;
+
+pub mod backup;
+
+pub mod restore;
 
 #[cfg(test)]
 mod tests;

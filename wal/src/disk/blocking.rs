@@ -51,6 +51,13 @@ pub struct BlockingFile(Rc<File>);
 /// Bytes on the heap.
 pub struct BlockingBuf(Vec<u8>);
 
+impl BlockingBuf {
+    /// Zeros, at least so many, whole blocks.
+    pub fn zeroed(bytes: usize) -> BlockingBuf {
+        BlockingBuf(vec![0; bytes.next_multiple_of(BLOCK_BYTES)])
+    }
+}
+
 impl AsRef<[u8]> for BlockingBuf {
     fn as_ref(&self) -> &[u8] {
         &self.0
@@ -138,7 +145,7 @@ impl Disk for BlockingDisk {
 
     /// Zeroed.
     fn alloc(&self, bytes: usize) -> BlockingBuf {
-        BlockingBuf(vec![0; bytes.next_multiple_of(BLOCK_BYTES)])
+        BlockingBuf::zeroed(bytes)
     }
 
     async fn list(&self) -> io::Result<Vec<DirEntry>> {

@@ -1,0 +1,94 @@
+//! Which backups go, and which objects nobody needs any more.
+//!
+//! Invariants: the newest `keep` manifests that can be restored stay, and everything any manifest
+//! names stays as long as that manifest does; while one that stays cannot be read, no object is
+//! removed. A manifest is durably gone before the first object that only it named.
+
+use std::collections::BTreeSet;
+
+use super::folder::Folder;
+use super::layout::{self, MANIFESTS};
+use super::manifest::Manifest;
+use super::owner::{self, Owner};
+use super::{SendError, SigningKey, catalog};
+
+/// Clears away; answers how many objects went.
+pub(super) fn prune(
+    folder: &dyn Folder,
+    key: &SigningKey,
+    me: &Owner,
+    keep: usize,
+    shards: u16,
+) -> Result<u64, SendError> {
+    let listing = |e| SendError::io("listing", MANIFESTS, e);
+    let numbers = catalog::numbers(folder).map_err(listing)?;
+    let (mut good, mut stay) = (0, Vec::new());
+    let mut go = Vec::new();
+    for number in numbers {
+        if good < keep {
+            good += usize::from(catalog::read(folder, key, number).is_ok());
+            stay.push(number);
+        } else {
+            go.push(number);
+        }
+    }
+    owner::check(folder, me)?;
+    for number in &go {
+        let path = layout::manifest_path(*number);
+        let removed = folder.remove(&path);
+        removed.map_err(|e| SendError::io("removing", &path, e))?;
+    }
+    // IMPORTANT: before any of their objects: a manifest that came back after a power cut would
+    // name what is gone.
+    let synced = folder.sync_dir(MANIFESTS);
+    synced.map_err(|e| SendError::io("syncing", MANIFESTS, e))?;
+    let Some(needed) = needed(folder, &stay)? else {
+        tracing::warn!("a manifest cannot be read: no old object is removed while it is there");
+        return Ok(0);
+    };
+    clear(folder, me, &needed, shards)
+}
+
+/// Every object that a manifest names; `None` when one of them cannot be read.
+fn needed(folder: &dyn Folder, numbers: &[u64]) -> Result<Option<BTreeSet<String>>, SendError> {
+    let mut needed = BTreeSet::new();
+    for number in numbers {
+        let path = layout::manifest_path(*number);
+        let bytes = catalog::bytes(folder, *number);
+        let bytes = bytes.map_err(|e| SendError::io("reading", &path, e))?;
+        match Manifest::unverified(&bytes) {
+            Ok(manifest) => needed.extend(manifest.parts().map(|part| part.object.clone())),
+            Err(_) => return Ok(None),
+        }
+    }
+    Ok(Some(needed))
+}
+
+fn clear(
+    folder: &dyn Folder,
+    me: &Owner,
+    needed: &BTreeSet<String>,
+    shards: u16,
+) -> Result<u64, SendError> {
+    let mut removed = 0;
+    let dirs = (0..shards).map(layout::shard_dir);
+    // Of the prefix itself and of the manifests only what never got its name.
+    for dir in dirs.chain([MANIFESTS.to_owned(), String::new()]) {
+        let listed = folder.list(&dir);
+        for (name, _) in listed.map_err(|e| SendError::io("listing", &dir, e))? {
+            let path = match dir.as_str() {
+                "" => name.clone(),
+                dir => format!("{dir}/{name}"),
+            };
+            let is_old_object = dir.starts_with("shard-") && !needed.contains(&path);
+            if !layout::is_unnamed(&name) && !is_old_object {
+                continue;
+            }
+            owner::check(folder, me)?;
+            let gone = folder.remove(&path);
+            gone.map_err(|e| SendError::io("removing", &path, e))?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}

@@ -10,8 +10,9 @@ use ankusa_wal::{Envelope, HookId, Seq, State, mutations};
 
 use super::{Applied, Batch, Place, Readable, Row, Today, decide};
 
-/// Seqs at or above it are not ours: arithmetic on them must not overflow.
-const SEQ_END: u64 = 1 << 62;
+/// Seqs at or above it are not ours: no store comes there by leaps, and what counts in seqs must not
+/// overflow.
+const SEQ_END: u64 = 1 << 43;
 
 /// The record read in place.
 pub(super) struct Read<'a> {

@@ -6,6 +6,7 @@ use ankusa_wal::disk::sim::{CrashMode, Fault, FaultPlan};
 use ankusa_wal::home::StoreOrigin;
 
 use super::*;
+use crate::apply::ShardApply;
 use crate::boot::run;
 
 /// A restored store and a log with everything in it: duplicates, disorder, collisions, an unknown
@@ -131,6 +132,9 @@ fn any_one_failed_operation_is_fenced_and_the_replay_goes_on_behind_it() {
             for disk in node.disks.borrow().iter() {
                 disk.set_faults(FaultPlan::none());
             }
+            let shards = node.shards.borrow().clone();
+            let fenced = |s: &ShardApply<_>| s.store().stats().fences;
+            fences += shards.iter().map(fenced).sum::<u64>();
             assert_eq!(
                 told(&node),
                 expected,

@@ -187,9 +187,12 @@ fn hooks_that_a_fresh_store_took_over_and_finished_stay_finished() {
 pub(crate) fn fenced_hook_that_only_the_log_has_is_applied() {
     let log = TestLog::new();
     let remains = served(&log, 1, 2);
-    // Seq 3 was handed out, its local half failed, its record landed; then the process died.
+    // Seq 3 was handed out, its local half failed, its record landed; then the process died. The
+    // next one took a hook whose seq is higher, and died too.
     log.push(record(0, 3, 3));
     let node = Node::reopen(&log, &remains);
+    assert!(node.ingest_local(&node.shard(0), 4).0 > 3);
+    let node = Node::reopen(&log, &node.stop());
     let summary = node.run().unwrap();
     assert_eq!((summary.counts.present, summary.counts.applied), (2, 1));
     assert_eq!(node.content()[&(0, 3)].0, id_of(3));

@@ -53,6 +53,8 @@ pub enum DeadReason {
     AttemptsExhausted,
     /// The sink is no longer configured.
     SinkGone,
+    /// A recovery brought it back, and its source is not configured: its sinks are not known.
+    SourceUnknown,
 }
 
 impl DeadReason {
@@ -62,6 +64,7 @@ impl DeadReason {
             DeadReason::Permanent => 1,
             DeadReason::AttemptsExhausted => 2,
             DeadReason::SinkGone => 3,
+            DeadReason::SourceUnknown => 4,
         }
     }
 
@@ -71,6 +74,7 @@ impl DeadReason {
             DeadReason::Permanent,
             DeadReason::AttemptsExhausted,
             DeadReason::SinkGone,
+            DeadReason::SourceUnknown,
         ]
         .into_iter()
         .find(|reason| reason.code() == code)
@@ -82,6 +86,7 @@ impl DeadReason {
             DeadReason::Permanent => "permanent",
             DeadReason::AttemptsExhausted => "attempts_exhausted",
             DeadReason::SinkGone => "sink_gone",
+            DeadReason::SourceUnknown => "source_unknown",
         }
     }
 }

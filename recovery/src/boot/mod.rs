@@ -51,6 +51,8 @@ pub struct Options {
     pub probe: Duration,
     /// Where to start.
     pub start: Start,
+    /// False: step 4 is left to `ankusa recover`; only for a store that has been through a boot.
+    pub replay: bool,
     /// Go on over a gap; also gives up what only a newer version can read.
     pub allow_gap: bool,
     /// Look, count, write nothing.
@@ -137,6 +139,12 @@ pub enum Refusal {
         /// Where it must start at the latest.
         wanted: u64,
     },
+    /// A store that must be recovered by hand first.
+    #[error(
+        "intake_not_recovered: this store is fresh or restored, and intake.recover_on_boot is off: \
+         run `ankusa recover` first, else it would hand out seqs that the log already has"
+    )]
+    NotRecovered,
     /// The log's settings are not as they must be.
     #[error("intake topic: {}", findings(.0))]
     Findings(Vec<Finding>),
@@ -167,6 +175,7 @@ impl Refusal {
             Refusal::Truncated { .. } => "intake_truncated",
             Refusal::Recreated { .. } => "intake_recreated",
             Refusal::StartAbove { .. } => "from_above_offset",
+            Refusal::NotRecovered => "intake_not_recovered",
             Refusal::Findings(_) => "intake_topic",
             Refusal::Log(_) => "intake_unavailable",
             Refusal::Node(_) => "store",

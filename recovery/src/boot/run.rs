@@ -57,7 +57,11 @@ pub async fn run(
     };
     run.whose_store().await?;
     let (partition, verified) = run.which_log().await?;
-    run.replay_all(partition, &verified).await?;
+    if options.replay {
+        run.replay_all(partition, &verified).await?;
+    } else {
+        run.without_replay(partition, &verified).await?;
+    }
     run.republish().await?;
     if !options.dry_run && run.node.origin != StoreOrigin::Existing {
         let origin = Some(StoreOrigin::Existing);
@@ -272,6 +276,20 @@ impl<'a> Run<'a> {
         };
         self.port.stamp(stamp).await?;
         self.node.partition = Some(partition);
+        Ok(())
+    }
+
+    /// Step 4 is left to an operator: what the log has stays to be read, the offset stands.
+    async fn without_replay(&mut self, partition: u32, verified: &Verified) -> Result<(), Refusal> {
+        if self.node.origin != StoreOrigin::Existing {
+            return Err(Refusal::NotRecovered);
+        }
+        let stamp = Stamp {
+            partition: Some(partition),
+            log: (!verified.identity.is_empty()).then(|| verified.identity.clone()),
+            ..Stamp::default()
+        };
+        self.port.stamp(stamp).await?;
         Ok(())
     }
 

@@ -230,3 +230,21 @@ fn blank_shard_of_an_existing_store_does_not_ask_for_the_whole_log_again() {
     assert_eq!(log.0.borrow().asked.last(), Some(&(0, 3)));
     assert_eq!(node.offset(1), Some(2));
 }
+
+#[test]
+fn boot_without_replay_leaves_the_offset_and_is_refused_to_a_store_that_is_not_an_existing_one() {
+    let log = TestLog::new();
+    let by_hand = || Options {
+        replay: false,
+        ..options()
+    };
+    let refused = Node::fresh(&log, 1).run_with(by_hand()).unwrap_err();
+    assert_eq!(refused.word(), "intake_not_recovered");
+    let remains = existing(&log);
+    log.push(record(0, 50, 50));
+    let node = Node::reopen(&log, &remains);
+    let summary = node.run_with(by_hand()).unwrap();
+    assert_eq!((summary.counts.records, node.offset(0)), (0, Some(2)));
+    let node = Node::reopen(&log, &node.stop());
+    assert_eq!(node.run().unwrap().counts.applied, 1);
+}

@@ -52,6 +52,7 @@ pub(crate) fn options() -> Options {
         wait: true,
         probe: Duration::from_millis(10),
         start: Start::Stored,
+        replay: true,
         allow_gap: false,
         dry_run: false,
         chunk_records: 7,

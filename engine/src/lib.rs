@@ -16,6 +16,7 @@ pub mod logging;
 pub mod mesh;
 pub mod metrics;
 pub mod node;
+pub mod recover;
 pub mod reload;
 pub mod replay;
 pub mod runtime;

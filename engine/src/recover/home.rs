@@ -74,7 +74,9 @@ impl HomeKeeper {
         let thread = std::thread::Builder::new().name("ankusa-home".into());
         let spawned = thread.spawn(move || answering.answer(Ok(work(&mut keeper.lock()))));
         spawned.map_err(failed)?;
-        let done = asked.await.map_err(|_: AskError| failed("a thread ended"))?;
+        let done = asked
+            .await
+            .map_err(|_: AskError| failed("a thread ended"))?;
         done.map_err(failed)
     }
 }

@@ -8,18 +8,17 @@
 //! Deliberately absent: the steps and the table, which are the recovery crate's; publishing, which
 //! is [`crate::dual`]'s. Runs at boot on shard cores, and offline.
 
+pub mod dry;
+pub mod heal;
 pub mod home;
-pub mod mesh;
-pub mod offline;
+pub mod local;
 pub mod shard;
 pub mod today;
 
-mod heal;
 #[cfg(test)]
 mod tests;
 
 pub use home::HomeKeeper;
-pub use mesh::at_boot;
 pub use shard::{Part, ShardRecovery};
 pub use today::ConfigToday;
 
@@ -47,7 +46,7 @@ const BATCHES_PER_SHARD: usize = 4;
 pub(crate) const ALLOW_GAP: &str = "intake.recover.allow_gap";
 
 /// How a run is made, from the configuration.
-pub(crate) fn options(config: &Config, intake: &IntakeConfig, shards: usize) -> Options {
+pub fn options(config: &Config, intake: &IntakeConfig, shards: usize) -> Options {
     Options {
         node: intake.node_id.clone(),
         expected: Expected {

@@ -81,6 +81,8 @@ pub struct DryShard {
     state: State,
     /// Seqs that a real run would have written by now.
     written: SeqSet,
+    /// Seqs that the log was seen to hold.
+    seen: SeqSet,
 }
 
 impl DryShard {
@@ -90,7 +92,16 @@ impl DryShard {
         DryShard {
             state,
             written: SeqSet::new(),
+            seen: SeqSet::new(),
         }
+    }
+
+    /// Live hooks that a real run would publish.
+    pub fn unseen(&self) -> u64 {
+        let state = &self.state;
+        let hooks = state.hooks().filter_map(|slot| state.hook(slot));
+        let is_due = |seq| !state.meta().is_confirmed(seq) && !self.seen.contains(seq);
+        hooks.filter(|hook| is_due(hook.seq)).count() as u64
     }
 
     /// The state.
@@ -114,6 +125,9 @@ impl DryShard {
                     let marked = self.state.meta().resequenced(read.seq, read.id).is_some();
                     let known = today.source(tenant, source).is_some();
                     let row = decide(Readable::Whole, place, marked, known).0;
+                    if place == Place::SameHook {
+                        self.seen.insert(read.seq);
+                    }
                     if matches!(row, Row::Apply | Row::Unroutable) {
                         self.written.insert(read.seq);
                     }

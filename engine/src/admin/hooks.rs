@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::input::Query;
 use super::reply::{self, Refused, Reply};
 use crate::dispatch::DeadReason;
+use crate::dual::Halves;
 use crate::node::ask;
 use crate::node::core::Core;
 use crate::shard::Shard;
@@ -78,7 +79,9 @@ async fn find<D: Disk>(
     id: HookId,
     with_body: bool,
 ) -> Option<Found> {
-    let mut view = rows(shard, id)?;
+    let Some(mut view) = rows(shard, id) else {
+        return only_in_the_log(shard, id).map(|view| (view, None));
+    };
     let seq = ankusa_wal::Seq(view["seq"].as_u64()?);
     let stored = match shard.store.read(seq).await {
         Ok(stored) => stored,
@@ -156,12 +159,57 @@ fn rows<D: Disk>(shard: &Shard<D>, id: HookId) -> Option<Value> {
             view
         })
         .collect();
-    Some(json!({
+    let mut view = json!({
         "id": id.to_string(),
         "shard": shard.id.0,
         "seq": hook.seq.0,
         "segment": hook.location.segment.0,
         "is_durable": hook.is_durable,
         "deliveries": deliveries,
+    });
+    if let Some(log) = shard.log() {
+        let carried = log.halves(id);
+        let word = match (&carried, state.meta().is_confirmed(hook.seq)) {
+            (Some(carried), _) if carried.state != HALF_LOG => "missing",
+            (Some(_), _) | (None, true) => "confirmed",
+            (None, false) => "pending",
+        };
+        let local = if hook.is_durable {
+            "durable"
+        } else {
+            "pending"
+        };
+        view["halves"] = halves(local, word, carried);
+    }
+    Some(view)
+}
+
+/// The state of a carried record of which the log has its half and the store does not.
+const HALF_LOG: &str = "half_log";
+
+fn halves(local: &str, log: &str, carried: Option<Halves>) -> Value {
+    let mut view = json!({ "local": local, "log": log });
+    if let Some(carried) = carried {
+        view["carried"] = json!(carried.state);
+        view["stuck"] = json!(carried.stuck);
+        view["age_ms"] = json!(carried.age_ms);
+    }
+    view
+}
+
+/// A hook that is carried and has no local half.
+fn only_in_the_log<D: Disk>(shard: &Shard<D>, id: HookId) -> Option<Value> {
+    let carried = shard.log()?.halves(id)?;
+    let log = match carried.state {
+        HALF_LOG => "confirmed",
+        _ => "missing",
+    };
+    Some(json!({
+        "id": id.to_string(),
+        "shard": shard.id.0,
+        "seq": carried.seq.0,
+        "is_durable": false,
+        "deliveries": [],
+        "halves": halves("missing", log, Some(carried)),
     }))
 }

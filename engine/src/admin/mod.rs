@@ -137,6 +137,10 @@ impl Admin {
         has_token: bool,
     ) -> Result<Reply, Refused> {
         let (core, headers) = (&self.core, request.headers());
+        if !core.is_serving() {
+            // What it would change is not in place yet.
+            return Err(Refused::unavailable("starting"));
+        }
         let content_type = headers.get("content-type").map(|v| v.as_bytes());
         let body = input::object(content_type, request.body(), route.body)?;
         let peer = request.extensions().get::<Peer>().map(|peer| peer.0.ip());

@@ -13,6 +13,7 @@ use super::reply::{self, Reply};
 use crate::metrics::{CONTENT_TYPE, Renderer};
 use crate::node::ask::{self, NoAnswer};
 use crate::node::core::Core;
+use crate::node::log::Intake;
 use crate::node::ready;
 use crate::shard::Shard;
 
@@ -29,7 +30,8 @@ pub fn health(core: &Rc<Core>) -> Reply {
 /// From best to worst.
 const STORE_WORDS: &[&str] = &["up", "recovering", "full", "stalled", "down"];
 
-/// `GET /ready`: every core is asked, the worst answer wins.
+/// `GET /ready`: every core is asked, the worst answer wins. Why not, where that is known: here
+/// and not on the ingest port, which anybody may reach.
 pub async fn ready(core: &Rc<Core>) -> Reply {
     let patience = ask::PATIENCE;
     let answers = ask::every_core(core, patience, |core| ready::ask(&core)).await;
@@ -54,7 +56,14 @@ pub async fn ready(core: &Rc<Core>) -> Reply {
         let place = STORE_WORDS.iter().position(|known| *known == word);
         worst = worst.max(place.unwrap_or(STORE_WORDS.len() - 1));
     }
-    let body = json!({ "store": STORE_WORDS[worst], "cores": cores });
+    let mut body = json!({ "store": STORE_WORDS[worst] });
+    if let Some(intake) = &core.intake {
+        body["intake"] = json!(intake.word());
+        if let Some(reason) = intake.reason() {
+            body["intake_reason"] = json!(reason);
+        }
+    }
+    body["cores"] = json!(cores);
     if is_ready {
         return reply::ok(&body);
     }
@@ -104,7 +113,7 @@ pub async fn wal(core: &Rc<Core>) -> Reply {
     shards.sort_by_key(|shard| shard["shard"].as_u64());
     let sum = |key: &str| -> u64 { shards.iter().filter_map(|s| s[key].as_u64()).sum() };
     let next_seq = shards.iter().filter_map(|s| s["next_seq"].as_u64()).max();
-    reply::ok(&json!({
+    let mut view = json!({
         "instance": core.config.borrow().node.name,
         "wal": {
             "next_seq": next_seq,
@@ -112,9 +121,36 @@ pub async fn wal(core: &Rc<Core>) -> Reply {
             "deliveries": sum("deliveries"),
             "disk_bytes": sum("disk_bytes"),
         },
-        "shards": shards,
-        "unanswered": silent,
-    }))
+    });
+    if let Some(intake) = &core.intake {
+        view["intake"] = intake_view(intake, &shards);
+    }
+    view["shards"] = json!(shards);
+    view["unanswered"] = json!(silent);
+    reply::ok(&view)
+}
+
+/// The node's place in its log. `offset`: the least over the shards, null while one has none.
+fn intake_view(intake: &Intake, shards: &[Value]) -> Value {
+    let sums = intake.log.pending();
+    let offsets: Option<Vec<u64>> = shards.iter().map(|s| s["offset"].as_u64()).collect();
+    json!({
+        "node": intake.node,
+        "topic": intake.topic,
+        "partition": intake.status.partition(),
+        "offset": offsets.and_then(|all| all.into_iter().min()),
+        "earliest": intake.status.earliest(),
+        "head": intake.log.head().map(|head| head.0),
+        "pending": sums.records,
+        "pending_bytes": sums.bytes,
+        "carried": sums.carried,
+        "stuck": sums.stuck,
+        "oldest_ms": sums.oldest_ms,
+        "state": intake.word(),
+        "reason": intake.reason(),
+        "breaker": intake.log.breaker().word(),
+        "log": intake.adapter.log().ready().to_string(),
+    })
 }
 
 fn shard_view<D: Disk>(core: usize, shard: &Shard<D>) -> Value {
@@ -122,7 +158,7 @@ fn shard_view<D: Disk>(core: usize, shard: &Shard<D>) -> Value {
     let state = shard.store.state();
     let counts = state.counts();
     let (waiting, waiting_bytes, inflight) = shard.commit.depth();
-    json!({
+    let mut view = json!({
         "shard": shard.id.0,
         "core": core,
         "next_seq": state.next_seq().0,
@@ -154,5 +190,16 @@ fn shard_view<D: Disk>(core: usize, shard: &Shard<D>) -> Value {
         "records_queued": shard.store.queued(),
         "cache": { "bytes": stats.cache_bytes, "hits": stats.cache_hits, "misses": stats.cache_misses },
         "memory_bytes": state.memory_bytes(),
-    })
+    });
+    if let Some(log) = shard.log() {
+        let (meta, facts) = (state.meta(), log.facts());
+        view["watermark"] = json!(meta.watermark.seq.0);
+        view["watermark_exceptions"] = json!(meta.watermark.exceptions.len());
+        view["offset"] = json!(meta.offset.offset.map(|at| at.0));
+        view["hold"] = json!(meta.offset.hold.map(|at| at.0));
+        view["carried"] = json!(facts.carried);
+        view["stuck"] = json!(facts.stuck);
+        view["unreadable"] = json!(facts.unreadable);
+    }
+    view
 }

@@ -92,6 +92,16 @@ impl Config {
     }
 }
 
+/// A configuration that another area's test needs, as if everything were built.
+#[cfg(test)]
+pub(crate) fn for_test(yaml: &str) -> Config {
+    let origin = Origin::File("test".into());
+    match load::build(yaml.as_bytes(), origin, &Env::default(), &[]) {
+        Ok(loaded) => loaded.config,
+        Err(error) => panic!("{error}"),
+    }
+}
+
 /// Something that is allowed and most likely not meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {

@@ -19,6 +19,41 @@ pub fn durability_line(data_dir: &Path, backed_up_every_ms: Option<u64>) -> Stri
     )
 }
 
+/// What the promise of `dual` mode rests on.
+pub struct DualPromise<'a> {
+    /// The store.
+    pub data_dir: &'a Path,
+    /// The log, in its adapter's words: which topic, with what settings.
+    pub log: &'a str,
+    /// Whether the log is lost with this host.
+    pub is_on_this_host: bool,
+    /// Between two backups.
+    pub backup_interval_ms: u64,
+    /// `backup.max_age_ms`: the log keeps twice this, where it was verified.
+    pub backup_max_age_ms: u64,
+}
+
+/// The promise of `dual` mode.
+pub fn dual_line(promise: &DualPromise<'_>) -> String {
+    let DualPromise {
+        data_dir,
+        log,
+        backup_interval_ms: interval,
+        backup_max_age_ms: age,
+        ..
+    } = promise;
+    let loss = match promise.is_on_this_host {
+        true => "the log is a file on this host, so a lost host loses every hook acked since the last backup".to_string(),
+        false => format!(
+            "an acked hook is lost only when this host and the log's in-sync copies are lost together, or when this host is lost while its last backup is older than the log's retention (backup.max_age_ms is {age} ms)"
+        ),
+    };
+    format!(
+        "store at {}. A 2xx means: durable to power loss on this host AND confirmed in the intake log {log}; {loss}. Backups every {interval} ms.",
+        data_dir.display()
+    )
+}
+
 /// The ports, and for the try-out a request to send and where its delivery appears.
 pub fn ready_lines(config: &Config, ingest: SocketAddr, admin: Option<SocketAddr>) -> Vec<String> {
     let mut lines = vec![match admin {
@@ -41,4 +76,40 @@ pub fn ready_lines(config: &Config, ingest: SocketAddr, admin: Option<SocketAddr
         }
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(log: &str, is_on_this_host: bool) -> String {
+        dual_line(&DualPromise {
+            data_dir: Path::new("/d"),
+            log,
+            is_on_this_host,
+            backup_interval_ms: 60_000,
+            backup_max_age_ms: 3_600_000,
+        })
+    }
+
+    #[test]
+    fn start_up_line_states_the_loss_window() {
+        let text = line("`t` (acks=all, min.insync.replicas=2, replicas=3)", false);
+        for part in [
+            "store at /d",
+            "durable to power loss on this host AND confirmed in the intake log `t` (acks=all, min.insync.replicas=2, replicas=3)",
+            "lost only when this host and the log's in-sync copies are lost together",
+            "Backups every 60000 ms",
+        ] {
+            assert!(text.contains(part), "{part} is not in: {text}");
+        }
+        let text = line("`t` (intake topic settings UNVERIFIED)", false);
+        assert!(
+            text.contains("`t` (intake topic settings UNVERIFIED)"),
+            "{text}"
+        );
+        assert!(line("x", true).contains("a lost host loses every hook acked"));
+        let text = durability_line(Path::new("/d"), None);
+        assert!(text.contains("loses everything on it"), "{text}");
+    }
 }

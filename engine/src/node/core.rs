@@ -16,32 +16,34 @@ use ankusa_net::dns::{Resolver, ResolverThreads};
 use ankusa_net::http1::{Gauges, Limits, Server};
 use ankusa_net::web::WebServer;
 use ankusa_wal::disk::glommio::GlommioDisk;
-use ankusa_wal::home::{StoreFacts, shard_dir};
-use ankusa_wal::{Host, ShardId, TaskClass};
+use ankusa_wal::home::StoreFacts;
+use ankusa_wal::{Host, TaskClass};
+use futures_lite::FutureExt;
 
 use crate::admin::Admin;
 use crate::claims::Desk;
 use crate::config::Config;
-use crate::dispatch;
+use crate::dual::CoreLog;
+use crate::dual::core_log::CoreLogParts;
 use crate::ingest::{Ingest, IngestParts, SourceTable};
 use crate::mesh::{Mesh, Port};
 use crate::metrics::Registry;
 use crate::reload::{self, Prepared};
 use crate::runtime::CoreHost;
-use crate::shard::{self, Shard, ShardParts};
+use crate::shard::Shard;
 use crate::sinks::{CoreSinks, FileWriters, SinkContext};
 
 use super::ask::Asks;
 use super::beats::Beats;
+use super::log::{self, Intake, Way};
 use super::message::{Event, Message};
 use super::observe::CoreObserver;
+use super::open::{open_shards, restore_claims};
 use super::ready::{self, ReadyCache};
+use super::stop::shut_down;
 
 /// How often deadlines of claims and held-back messages are looked at.
 pub(super) const SWEEP: Duration = Duration::from_millis(100);
-
-/// How long answers of the admin port may take to go out at a stop.
-const ADMIN_GRACE: Duration = Duration::from_secs(1);
 
 /// What a core is started with.
 pub struct Start {
@@ -63,6 +65,8 @@ pub struct Start {
     pub outside: Outside,
     /// Where it says that it comes round.
     pub beats: Beats,
+    /// The node's intake log, where the mode has one.
+    pub intake: Option<Arc<Intake>>,
 }
 
 /// What the sinks of a core reach the world with.
@@ -92,6 +96,18 @@ pub struct Core {
     pub shards: RefCell<Vec<Rc<Shard<GlommioDisk>>>>,
     /// How many shards the node has.
     pub shards_of_node: usize,
+    /// The node-wide facts of the store, as it was opened.
+    pub facts: StoreFacts,
+    /// The node's intake log, where the mode has one.
+    pub intake: Option<Arc<Intake>>,
+    /// This core's side of it.
+    pub log: RefCell<Option<Rc<CoreLog>>>,
+    /// Its publisher, open or not.
+    pub way: RefCell<Option<Rc<Way>>>,
+    /// Its shards are open.
+    pub is_open: Cell<bool>,
+    /// The steps before the node serves are done.
+    pub may_serve: Flag,
     /// Its cells.
     pub observer: Rc<CoreObserver>,
     /// The pipeline, once it serves.
@@ -108,18 +124,15 @@ pub struct Core {
     /// The admin port, on the core that serves it.
     pub admin: RefCell<Option<WebServer>>,
     server: RefCell<Option<Arc<Gauges>>>,
+    is_serving: Cell<bool>,
     stopping: Cell<bool>,
 }
 
 /// Runs a core from boot to its end. Its outcome goes to the main thread as events.
 pub async fn run(start: Start) {
     let (index, events) = (start.index, start.events.clone());
-    let told = match boot(start).await {
-        Ok((core, server, stop)) => {
-            stop.wait().await;
-            let why = shut_down(&core, server).await;
-            Event::Stopped { core: index, why }
-        }
+    let told = match live(start).await {
+        Ok(why) => Event::Stopped { core: index, why },
         Err(why) => Event::Failed { core: index, why },
     };
     // The main thread is gone only when the process ends.
@@ -129,7 +142,30 @@ pub async fn run(start: Start) {
     std::future::pending::<()>().await;
 }
 
-async fn boot(start: Start) -> Result<(Rc<Core>, Server, Rc<StopFlag>), String> {
+/// Why it did not stop cleanly, if it did not. `Err`: it could not go on.
+async fn live(start: Start) -> Result<Option<String>, String> {
+    let (core, stop) = open(&start).await?;
+    let admin = match core.index {
+        0 => Some(Admin::start(&core)?),
+        _ => None,
+    };
+    if let Some(intake) = core.intake.clone() {
+        let stopped = async {
+            stop.wait().await;
+            Ok(false)
+        };
+        let booted = async { log::boot(&core, &intake).await.map(|()| true) };
+        if !booted.or(stopped).await? {
+            return Ok(shut_down(&core, None).await);
+        }
+    }
+    let server = begin(&core, start, admin).await?;
+    stop.wait().await;
+    Ok(shut_down(&core, Some(server)).await)
+}
+
+/// Opens the core: what it owns, its shards, the claims of all cores' shards.
+async fn open(start: &Start) -> Result<(Rc<Core>, Rc<Flag>), String> {
     let config = Arc::clone(&start.config);
     let host = CoreHost::new();
     let port = Rc::new(Port::new(start.mesh.clone(), start.index));
@@ -151,6 +187,12 @@ async fn boot(start: Start) -> Result<(Rc<Core>, Server, Rc<StopFlag>), String> 
         desk,
         shards: RefCell::default(),
         shards_of_node: usize::from(start.facts.shards),
+        facts: start.facts.clone(),
+        intake: start.intake.clone(),
+        log: RefCell::new(None),
+        way: RefCell::new(None),
+        is_open: Cell::new(false),
+        may_serve: Flag::default(),
         observer,
         ingest: RefCell::new(None),
         ready: ReadyCache::default(),
@@ -160,9 +202,10 @@ async fn boot(start: Start) -> Result<(Rc<Core>, Server, Rc<StopFlag>), String> 
         asks: Asks::default(),
         admin: RefCell::new(None),
         server: RefCell::new(None),
+        is_serving: Cell::new(false),
         stopping: Cell::new(false),
     });
-    let stop = Rc::new(StopFlag::default());
+    let stop = Rc::new(Flag::default());
     host.start(
         TaskClass::Ingest,
         receive(Rc::clone(&core), Rc::clone(&stop)),
@@ -172,6 +215,9 @@ async fn boot(start: Start) -> Result<(Rc<Core>, Server, Rc<StopFlag>), String> 
         sweep(Rc::clone(&core), start.beats.clone()),
     );
 
+    if let Some(intake) = &core.intake {
+        make_way(&core, intake);
+    }
     let sinks = Rc::new(core.sinks(&config)?);
     let lines = open_shards(&core, &start.facts, &sinks).await?;
     restore_claims(&core).await?;
@@ -182,9 +228,32 @@ async fn boot(start: Start) -> Result<(Rc<Core>, Server, Rc<StopFlag>), String> 
     while !core.desk.has_all_rows() {
         host.sleep(Duration::from_millis(1)).await;
     }
+    core.is_open.set(true);
+    Ok((core, stop))
+}
+
+/// The core's side of the intake log; its publisher comes when the partition is known.
+fn make_way(core: &Rc<Core>, intake: &Arc<Intake>) {
+    let way = Rc::new(Way::default());
+    let log = CoreLog::new(CoreLogParts {
+        node: Arc::clone(&intake.log),
+        core: core.index,
+        publisher: Rc::clone(&way) as Rc<dyn ankusa_intake::Publisher>,
+        host: Rc::clone(&core.host) as Rc<dyn Host>,
+        claims: Rc::clone(&core.desk) as Rc<dyn crate::dual::ClaimStore>,
+        metrics: Rc::clone(&core.observer.metrics),
+    });
+    log.start();
+    *core.way.borrow_mut() = Some(way);
+    *core.log.borrow_mut() = Some(log);
+}
+
+/// Takes hooks and delivers them from here on.
+async fn begin(core: &Rc<Core>, start: Start, admin: Option<SocketAddr>) -> Result<Server, String> {
     let start = Rc::new(start);
-    let (serving, with) = (Rc::clone(&core), Rc::clone(&start));
-    let server = host
+    let (serving, with) = (Rc::clone(core), Rc::clone(&start));
+    let server = core
+        .host
         .within(
             TaskClass::Ingest,
             async move { serve(&serving, &with).await },
@@ -196,83 +265,13 @@ async fn boot(start: Start) -> Result<(Rc<Core>, Server, Rc<StopFlag>), String> 
         let host = Rc::clone(&core.host) as Rc<dyn Host>;
         crate::replay::start(&host, Rc::clone(shard), u64::from(start.facts.shards));
     }
-    let admin = match start.index {
-        0 => Some(Admin::start(&core)?),
-        _ => None,
-    };
+    core.is_serving.set(true);
     let _ = start.events.send(Event::Serving {
         core: start.index,
         ingest: server.local_addr(),
         admin,
     });
-    Ok((core, server, stop))
-}
-
-/// Opens the shards of this core: those whose number is its own modulo the cores. The first is
-/// its home, which takes new hooks; the others drain.
-async fn open_shards(
-    core: &Rc<Core>,
-    facts: &StoreFacts,
-    sinks: &Rc<CoreSinks>,
-) -> Result<Vec<String>, String> {
-    let config = Arc::clone(&core.config.borrow());
-    let cores = core.port.cores();
-    let mut lines = Vec::new();
-    for number in (core.index..usize::from(facts.shards)).step_by(cores.max(1)) {
-        let id = ShardId(number as u16);
-        let dir = shard_dir(&config.node.data_dir, id);
-        let fault = |why: &dyn std::fmt::Display| format!("shard {id} ({}): {why}", dir.display());
-        let disk = GlommioDisk::open(&dir).map_err(|e| fault(&e))?;
-        let shard = Shard::open(ShardParts {
-            disk,
-            host: Rc::clone(&core.host) as Rc<dyn Host>,
-            store: shard::store_config(&config, facts, id),
-            queue: shard::queue_limits(&config, cores),
-            group: shard::group_limits(&config),
-            // A core with several shards has several schedulers.
-            deliveries: dispatch::limits(&config.dispatch, cores.max(usize::from(facts.shards))),
-            sinks: Rc::clone(sinks) as Rc<dyn crate::dispatch::SinkTable>,
-            observer: Rc::clone(&core.observer),
-            log: None,
-        })
-        .await
-        .map_err(|e| fault(&e))?;
-        lines.push(format!(
-            "shard {id}: {} live hooks, {} frames scanned ({} bytes), {} rewritten, {} dropped",
-            shard.report.live_hooks,
-            shard.report.frames_scanned,
-            shard.report.bytes_scanned,
-            shard.report.frames_rewritten,
-            shard.report.frames_dropped,
-        ));
-        core.shards.borrow_mut().push(Rc::new(shard));
-    }
-    Ok(lines)
-}
-
-/// Streams the live dedupe rows of this core's shards to the cores that own their keys. A row that
-/// cannot be read costs a duplicate, never a hook: it is said, and the boot goes on.
-async fn restore_claims(core: &Rc<Core>) -> Result<(), String> {
-    let now_s = core.host.wall_ms() / 1000;
-    let shards = core.shards.borrow().clone();
-    for shard in shards {
-        let rest = || rest(core);
-        let restored = shard.restore_claims(&core.desk, now_s, rest).await;
-        restored.map_err(|error| format!("shard {}: {error}", shard.id))?;
-    }
-    core.desk.rows_done();
-    Ok(())
-}
-
-/// The rows of other cores wait in the mesh; do not run ahead of it.
-async fn rest(core: &Rc<Core>) {
-    while core.port.held_back() > 0 {
-        core.port.flush();
-        core.host.sleep(Duration::from_millis(1)).await;
-    }
-    if core.host.must_yield() {
-        core.host.yield_now().await;
-    }
+    Ok(server)
 }
 
 async fn serve(core: &Rc<Core>, start: &Start) -> Result<Server, String> {
@@ -331,49 +330,6 @@ fn http_limits(config: &Config, cores: usize) -> Limits {
     }
 }
 
-/// Stops taking requests, lets those in flight end, and closes the shards. Requests and deliveries
-/// have the same time to end in, side by side.
-async fn shut_down(core: &Rc<Core>, server: Server) -> Option<String> {
-    let grace = Duration::from_millis(core.config.borrow().node.shutdown_ms);
-    core.stopping.set(true);
-    if let Some(ingest) = core.ingest.borrow().as_ref() {
-        ingest.close();
-    }
-    let shards = core.shards.borrow().clone();
-    for shard in &shards {
-        shard.dispatch.begin_stop();
-    }
-    let began_us = core.host.mono_us();
-    let report = server.stop(grace).await;
-    let mut faults = Vec::new();
-    if report.connections_left > 0 {
-        faults.push(format!(
-            "{} connections were still busy",
-            report.connections_left
-        ));
-    }
-    for shard in shards {
-        let taken_us = core.host.mono_us().saturating_sub(began_us);
-        let left = grace.saturating_sub(Duration::from_micros(taken_us));
-        if !shard.dispatch.stop(left).await {
-            faults.push(format!(
-                "shard {}: deliveries were still under way",
-                shard.id
-            ));
-        }
-        shard.commit.drain().await;
-        if let Err(error) = shard.store.close().await {
-            faults.push(format!("shard {}: {error}", shard.id));
-        }
-    }
-    // Last, so that the way down can be watched.
-    let admin = core.admin.borrow_mut().take();
-    if let Some(admin) = admin {
-        admin.stop(ADMIN_GRACE).await;
-    }
-    (!faults.is_empty()).then(|| faults.join("; "))
-}
-
 impl Core {
     /// The shard that takes this core's new hooks.
     pub fn home(&self) -> Result<Rc<Shard<GlommioDisk>>, String> {
@@ -410,13 +366,23 @@ impl Core {
         let _ = self.events.send(event);
     }
 
+    /// Whether the core takes hooks.
+    pub fn is_serving(&self) -> bool {
+        self.is_serving.get()
+    }
+
+    /// It is on its way down from here on.
+    pub(super) fn begin_stop(&self) {
+        self.stopping.set(true);
+    }
+
     /// Whether the core is on its way down.
     pub fn is_stopping(&self) -> bool {
         self.stopping.get()
     }
 }
 
-async fn receive(core: Rc<Core>, stop: Rc<StopFlag>) {
+async fn receive(core: Rc<Core>, stop: Rc<Flag>) {
     let mut batch = Vec::new();
     loop {
         core.port.receive(&mut batch).await;
@@ -443,22 +409,27 @@ async fn sweep(core: Rc<Core>, beats: Beats) {
     }
 }
 
-/// Set once; waited for by the core's main task.
+/// Set once; waited for by one task.
 #[derive(Default)]
-pub struct StopFlag {
+pub struct Flag {
     set: Cell<bool>,
     waker: RefCell<Option<std::task::Waker>>,
 }
 
-impl StopFlag {
-    fn set(&self) {
+impl Flag {
+    /// Sets it.
+    pub fn set(&self) {
         self.set.set(true);
         if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
         }
     }
 
-    async fn wait(&self) {
+    /// Completes once it is set.
+    ///
+    /// # Cancel safety
+    /// May be dropped.
+    pub async fn wait(&self) {
         std::future::poll_fn(|cx| {
             if self.set.get() {
                 return std::task::Poll::Ready(());

@@ -7,13 +7,16 @@ pub mod ask;
 pub mod beats;
 pub mod boot;
 pub mod core;
+pub mod log;
 pub mod message;
 pub mod observe;
 
 mod banner;
+mod open;
 mod process;
 pub(crate) mod ready;
 mod signals;
+mod stop;
 mod systemd;
 
 use std::collections::VecDeque;
@@ -104,9 +107,16 @@ pub fn serve(config: Config, log: &Log) -> Exit {
             return fail(&error.to_string());
         }
     }
-    let backups = config.backup.enabled.then_some(config.backup.interval_ms);
-    tracing::info!("{}", banner::durability_line(prepared.home.dir(), backups));
     let cores = prepared.cpus.len();
+    let intake = match self::log::Intake::open(&config, cores) {
+        Ok(intake) => intake,
+        Err(why) => return fail(&why),
+    };
+    // Under `dual` the promise is said when the log was seen to keep its part.
+    if intake.is_none() {
+        let backups = config.backup.enabled.then_some(config.backup.interval_ms);
+        tracing::info!("{}", banner::durability_line(prepared.home.dir(), backups));
+    }
     let registry = Registry::new(MetricsConfig {
         cores,
         sources: config.sources.iter().map(|s| s.name.clone()).collect(),
@@ -155,6 +165,7 @@ pub fn serve(config: Config, log: &Log) -> Exit {
             health_body,
             outside: outside.clone(),
             beats: beats.clone(),
+            intake: intake.clone(),
         };
         let name = format!("core-{index}");
         if let Err(why) = runtime::spawn_core(&name, Some(*cpu), move || self::core::run(start)) {
@@ -253,6 +264,10 @@ impl Node<'_> {
             return Some(event);
         }
         loop {
+            if self.status.is_empty() {
+                // A log that does not answer is waited for, longer than a manager waits for us.
+                systemd::starting(self.watchdog.tick() * 4);
+            }
             self.watchdog.look(&self.beats);
             process::sample(&self.registry);
             match self.inbox.recv_timeout(self.watchdog.tick()) {

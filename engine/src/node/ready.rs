@@ -40,14 +40,28 @@ pub fn ask(core: &Rc<Core>) -> LocalFuture<Readiness> {
             return answer;
         }
         let store = probe(&core).await;
-        let answer = Readiness {
-            ready: store == "up" && !core.is_stopping(),
-            body: format!("{{\"store\":\"{store}\"}}"),
-        };
+        let answer = answer(&core, store);
         core.ready.at_us.set(Some(core.host.mono_us()));
         *core.ready.answer.borrow_mut() = Some(answer.clone());
         answer
     })
+}
+
+/// The words of the node's parts; the log's and the backups' only where there are any.
+fn answer(core: &Core, store: &'static str) -> Readiness {
+    let intake = core.intake.as_ref().map(|intake| intake.word());
+    let serves = core.is_serving() && !core.is_stopping();
+    let mut body = format!("{{\"store\":\"{store}\"");
+    for (name, word) in [("intake", intake)] {
+        if let Some(word) = word {
+            body.push_str(&format!(",\"{name}\":\"{word}\""));
+        }
+    }
+    body.push('}');
+    Readiness {
+        ready: serves && store == "up" && intake.is_none_or(|word| word == "up"),
+        body,
+    }
 }
 
 /// The state of the core's home shard, in a word.

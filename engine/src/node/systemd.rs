@@ -15,6 +15,12 @@ pub fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
+/// The node is on its way to serving, and says so again within `within`.
+pub fn starting(within: Duration) {
+    let micros = u32::try_from(within.as_micros()).unwrap_or(u32::MAX);
+    tell(&[NotifyState::ExtendTimeoutUsec(micros)]);
+}
+
 /// The node reads its configuration again; [`ready`] ends it.
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {

@@ -9,7 +9,6 @@
 use std::cell::RefCell;
 use std::ffi::CStr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use rdkafka::admin::AdminClient;
 use rdkafka::bindings as sys;
@@ -21,19 +20,36 @@ use super::settings::KafkaSettings;
 use super::token;
 use crate::log::{AskError, Class, PermanentAbout};
 
-/// What the client said this long ago may still be why it does not answer.
-const SAID_LATELY: Duration = Duration::from_secs(15);
 /// Events taken at a time.
 const EVENTS_MAX: usize = 10_000;
 
 const SSL: i32 = -181;
 const AUTHENTICATION: i32 = -169;
+const ALL_BROKERS_DOWN: i32 = -187;
+/// What the client says when a broker takes a connection and hangs up: it wanted TLS, another
+/// mechanism, or a certificate that we did not show.
+const HUNG_UP: &str = "ApiVersion";
+
+/// A broker may say what it thinks of our certificate only after the handshake.
+fn is_tls(code: i32, text: &str) -> bool {
+    code == SSL || text.contains("SSL routines")
+}
+
+fn worth(code: i32, text: &str) -> u8 {
+    match code {
+        _ if code == AUTHENTICATION || is_tls(code, text) => 3,
+        _ if text.contains(HUNG_UP) => 2,
+        ALL_BROKERS_DOWN => 0,
+        _ => 1,
+    }
+}
 
 /// A client for questions, and the last thing that it said by itself. One thread's.
 pub(super) struct Admin {
     pub(super) client: AdminClient<DefaultClientContext>,
     settings: Arc<KafkaSettings>,
-    said: RefCell<Option<(Instant, i32, String)>>,
+    /// Since the last question that was answered; the client does not repeat itself.
+    said: RefCell<Option<(i32, String)>>,
 }
 
 impl Admin {
@@ -92,16 +108,20 @@ impl Admin {
         }
     }
 
-    /// What is about us is worth more than that a connection is gone, which follows from it.
+    /// What is about us is worth more than that a connection is gone, which follows from it; and
+    /// that than that all of them are.
     fn note(&self, code: i32, text: String) {
         let mut said = self.said.borrow_mut();
-        let tells = |code: i32| matches!(code, SSL | AUTHENTICATION);
-        let kept = said
-            .as_ref()
-            .is_some_and(|(at, last, _)| tells(*last) && at.elapsed() < SAID_LATELY);
-        if tells(code) || !kept {
-            *said = Some((Instant::now(), code, text));
+        let kept = said.as_ref();
+        if kept.is_none_or(|(last, before)| worth(*last, before) <= worth(code, &text)) {
+            *said = Some((code, text));
         }
+    }
+
+    /// A question was answered: what was said before is not why the next one is not.
+    pub(super) fn answered(&self) {
+        self.hear();
+        *self.said.borrow_mut() = None;
     }
 
     /// What an error code of a question means, and what to do about it. A broker that refuses us
@@ -110,12 +130,14 @@ impl Admin {
         self.hear();
         let failure = failure_of(code);
         let said = self.said.borrow();
-        let lately = said.as_ref().filter(|(at, ..)| at.elapsed() < SAID_LATELY);
-        match (failure.class, lately) {
+        match (failure.class, said.as_ref()) {
             (Class::NotFound, _) => AskError::NotFound(self.topic().to_owned()),
-            (_, Some((_, AUTHENTICATION, text))) => AskError::Denied(self.credentials(text)),
-            (_, Some((_, SSL, text))) => AskError::Denied(format!(
+            (_, Some((AUTHENTICATION, text))) => AskError::Denied(self.credentials(text)),
+            (_, Some((code, text))) if is_tls(*code, text) => AskError::Denied(format!(
                 "{text}; see intake.kafka.ssl: its ca must be the brokers' authority, its cert known to them and not ended"
+            )),
+            (_, Some((_, text))) if text.contains(HUNG_UP) => AskError::Denied(format!(
+                "{text}; the broker hangs up on us: see intake.kafka.ssl and intake.kafka.sasl"
             )),
             (Class::Permanent(PermanentAbout::Access), _) if code == AUTHENTICATION => {
                 AskError::Denied(self.credentials(failure.reason))
@@ -123,7 +145,7 @@ impl Admin {
             (Class::Permanent(PermanentAbout::Access), _) => {
                 AskError::Denied(self.rights(failure.reason))
             }
-            (_, Some((_, _, text))) => AskError::Unreachable(format!("{}: {text}", failure.reason)),
+            (_, Some((_, text))) => AskError::Unreachable(format!("{}: {text}", failure.reason)),
             _ => AskError::Unreachable(failure.reason.to_owned()),
         }
     }

@@ -36,7 +36,7 @@ pub(super) fn layout(admin: &Admin, wait: Duration) -> Result<Layout, AskError> 
     let metadata = client
         .fetch_metadata(Some(topic), wait)
         .map_err(|error| admin.kafka_error(&error))?;
-    admin.hear();
+    admin.answered();
     let found = metadata.topics().iter().find(|t| t.name() == topic);
     let found = found.ok_or_else(|| AskError::NotFound(topic.to_owned()))?;
     if let Some(code) = found.error() {

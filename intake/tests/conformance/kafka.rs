@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use ankusa_intake::kafka::{KafkaLog, KafkaPublisher, KafkaSettings, Sasl, SaslMechanism, Tls};
-use ankusa_intake::{From, IntakeLog, wait_for};
+use ankusa_intake::{AskError, From, IntakeLog, wait_for};
 use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
@@ -153,19 +153,49 @@ fn the_kafka_adapter_speaks_tls_and_sasl() {
         assert_eq!(wait_for(log.verify(EXPECTED)).unwrap().findings, []);
         let (_, read) = read_back(&log, NODE, 0, From::Earliest).unwrap();
         assert!(read.records >= 1);
-        let wrong = with(mechanism, "wrong", true);
-        println!(
-            "{mechanism:?}, wrong password: {:?}",
-            wait_for(wrong.bounds(0))
-        );
-        assert!(wait_for(wrong.bounds(0)).is_err());
+        refused(&with(mechanism, "wrong", true), "intake.kafka.sasl");
     }
+    // An unsigned token: {"alg":"none"}, {"sub":"ankusa","iat":…,"exp":…}.
+    let token =
+        "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbmt1c2EiLCJpYXQiOjE2MDAwMDAwMDAsImV4cCI6NDEwMDAwMDAwMH0.";
+    let log = with(SaslMechanism::Oauthbearer, token, true);
+    let publisher = wait_for(log.publisher(0, 0)).unwrap();
+    Driver::new(publisher).commit_one(2, b"by token");
+    assert_eq!(wait_for(log.verify(EXPECTED)).unwrap().findings, []);
+    assert!(read_back(&log, NODE, 0, From::Earliest).is_ok());
+    let ended =
+        "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbmt1c2EiLCJpYXQiOjE2MDAwMDAwMDAsImV4cCI6MTYwMDAwMDAwMX0.";
+    refused(
+        &with(SaslMechanism::Oauthbearer, ended, true),
+        "intake.kafka.sasl",
+    );
     let log = with(SaslMechanism::Plain, "secret", true);
+    let ends_s = log.certificate_ends_s().unwrap();
+    let now_s = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() as i64;
+    assert!((1..=30).contains(&((ends_s - now_s) / 86_400)), "{ends_s}");
     let certificate = format!("{}/tls/client.crt", state.trim());
     a_changed_certificate_file_is_picked_up(&log, &certificate);
     let bare = with(SaslMechanism::Plain, "secret", false);
-    println!("no client certificate: {:?}", wait_for(bare.bounds(0)));
-    assert!(wait_for(bare.bounds(0)).is_err());
+    refused(&bare, "intake.kafka.ssl");
+}
+
+/// The brokers refuse us: said as that, with the keys to look at, within a question or two.
+fn refused(log: &KafkaLog, keys: &str) {
+    let begun = std::time::Instant::now();
+    loop {
+        let answer = wait_for(log.bounds(0));
+        match answer {
+            Err(AskError::Denied(text)) => {
+                println!("refused after {:?}: {text}", begun.elapsed());
+                assert!(text.contains(keys), "{text}");
+                return;
+            }
+            other => assert!(
+                begun.elapsed() < Duration::from_secs(30),
+                "{keys}: {other:?}"
+            ),
+        }
+    }
 }
 
 /// A rotated certificate means a new client under the same publisher, while records are in flight.

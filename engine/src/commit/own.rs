@@ -101,7 +101,8 @@ impl<D: Disk> OwnGroups<D> {
 
     /// Whether the next group is one of these, when hooks (`others`) may be waiting as well.
     pub(super) fn is_due(&self, others: bool) -> bool {
-        !self.waiting.is_empty() && !(others && self.was_last)
+        let is_others_turn = others && self.was_last;
+        !self.waiting.is_empty() && !is_others_turn
     }
 
     /// A group of hooks was started.

@@ -296,3 +296,24 @@ impl Token {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_gives_back_what_it_was_made_of() {
+        for shard in [0, 1, u16::MAX] {
+            for epoch in [0, 1, 15, 16, u64::MAX] {
+                for seq in [0, 1, (1 << SEQ_BITS) - 1] {
+                    let token = Token {
+                        shard,
+                        epoch: Token::epoch_of(epoch),
+                        seq,
+                    };
+                    assert_eq!(Token::unpack(token.pack()), token);
+                }
+            }
+        }
+    }
+}

@@ -146,19 +146,23 @@ impl<D: Disk> Feed<'_, D> {
         self.fed.records += 1;
     }
 
+    /// Forgets what is confirmed, and counts what was refused for good.
+    fn look(&mut self) {
+        let pending = self.work.log.pending();
+        let refused = &mut self.fed.refused;
+        self.open.retain(|seq| match pending.get(*seq) {
+            None => false,
+            Some(entry) => {
+                *refused += u64::from(entry.is_refused());
+                !entry.is_refused()
+            }
+        });
+    }
+
     /// Completes when fewer than `below` fed hooks are open.
     async fn drain(&mut self, below: usize) {
         while self.open.len() >= below && !self.work.log.is_closed() {
-            let pending = self.work.log.pending();
-            let refused = &mut self.fed.refused;
-            self.open.retain(|seq| match pending.get(*seq) {
-                None => false,
-                Some(entry) => {
-                    *refused += u64::from(entry.is_refused());
-                    !entry.is_refused()
-                }
-            });
-            drop(pending);
+            self.look();
             if self.open.len() >= below {
                 self.work.host.sleep(LOOK).await;
             }

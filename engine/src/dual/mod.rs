@@ -30,6 +30,21 @@ pub mod reconciler;
 pub mod shard_log;
 pub(crate) mod work;
 
+#[cfg(test)]
+mod tests;
+
+/// The promises of the dual commit that a build with the feature `mutations` can break, each where
+/// it is kept (see [`ankusa_wal::mutations`]).
+pub const MUTATIONS: [&str; 7] = [
+    "ack_before_confirm",
+    "watermark_from_unconfirmed",
+    "offset_from_unconfirmed",
+    "promote_on_one_half",
+    "release_on_half_failure",
+    "drop_permanent",
+    "assume_failed_absent",
+];
+
 pub use breaker::BreakerState;
 pub use claims::{ClaimStore, Held, Hold};
 pub use core_log::CoreLog;

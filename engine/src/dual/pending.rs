@@ -15,6 +15,9 @@
 //! up, it is counted and goes on like any other. Bounded by the ceilings that admission keeps.
 //! Pure; owned by its shard.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ankusa_wal::{HookExtra, HookId, LogOffset, Seq, SinkNo, mutations};

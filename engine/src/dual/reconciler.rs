@@ -6,6 +6,9 @@
 //!
 //! Pure; [`super::work`] obeys it on the shard core.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 
 use ankusa_intake::{Class, PermanentAbout};

@@ -293,7 +293,7 @@ impl ShardLog {
     }
 
     /// The local write of these has ended: those of them that are durable here.
-    pub(super) fn wrote(&self, seqs: &[Seq], durable: &[Seq], is_durable: bool) {
+    pub(super) fn wrote(&self, seqs: &[Seq], durable: &[Seq]) {
         for seq in seqs {
             if !durable.contains(seq) {
                 self.pending.borrow_mut().put_back(*seq);
@@ -307,9 +307,9 @@ impl ShardLog {
         }
         let settings = self.core.node().settings();
         let (now_us, most_us) = (self.now_us(), settings.probe_us);
-        self.reconciler
-            .borrow_mut()
-            .wrote(is_durable, now_us, most_us);
+        let mut reconciler = self.reconciler.borrow_mut();
+        reconciler.wrote(!durable.is_empty(), now_us, most_us);
+        drop(reconciler);
         self.wake_work();
     }
 

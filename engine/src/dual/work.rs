@@ -139,7 +139,7 @@ async fn complete_local<D: Disk>(work: Rc<Work<D>>, seqs: Vec<Seq>) {
             }
         }
     };
-    let outcome = work.commit.write_group(bytes, first, encode).await;
+    work.commit.write_group(bytes, first, encode).await;
     let durable: Vec<Seq> = {
         let state = work.store().state();
         let here = ids
@@ -147,8 +147,9 @@ async fn complete_local<D: Disk>(work: Rc<Work<D>>, seqs: Vec<Seq>) {
             .filter(|(seq, id)| is_durable_here(&state, *seq, *id));
         here.map(|(seq, _)| *seq).collect()
     };
-    let is_any = !durable.is_empty() || outcome == Outcome::Durable;
-    work.log.wrote(&seqs, &durable, is_any);
+    // NOTE: what is applied by another group and not durable yet is looked at again after a pause:
+    // without one this would go round until that group's sync ends.
+    work.log.wrote(&seqs, &durable);
 }
 
 /// Writes down that nothing of what the log confirmed counts, then publishes everything again.

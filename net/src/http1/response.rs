@@ -156,6 +156,15 @@ impl Response {
         self.status
     }
 
+    /// What it tells the client to wait, seconds.
+    pub fn retry_after_s(&self) -> Option<u64> {
+        let mut headers = self.headers.iter().flatten();
+        headers.find_map(|header| match header {
+            ("Retry-After", HeaderValue::Number(seconds)) => Some(*seconds),
+            _ => None,
+        })
+    }
+
     /// The body's bytes.
     pub fn body(&self) -> &[u8] {
         self.body.as_slice()

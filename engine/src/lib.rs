@@ -2,6 +2,7 @@
 //! administration. The binary `ankusa` is a thin caller of this library.
 
 pub mod admin;
+pub mod backup;
 pub mod claims;
 pub mod cli;
 pub mod commit;

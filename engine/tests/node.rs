@@ -2,6 +2,9 @@
 //! delivered again, a reload, a clean stop. Everything on loopback, the store on a disk.
 #![allow(clippy::unwrap_used)]
 
+#[path = "node/backups.rs"]
+mod backups;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -8,6 +8,7 @@
 //! Runs on core 0 in its dispatch class; what another core owns is asked of it ([`crate::node::ask`]).
 
 mod audit;
+mod backups;
 mod dlq;
 mod guard;
 mod hooks;
@@ -121,8 +122,12 @@ impl Admin {
             Action::SourceShow => sources::show(core, name(0), name(1)).await?,
             Action::SinkShow => sources::show_sink(core, &names).await?,
             Action::Audit => audit::list(core, &query).await?,
+            Action::BackupShow => backups::show(core),
             Action::OpenApi => reply::text(StatusCode::OK, "application/json", OPENAPI.into()),
-            Action::ReplayStart | Action::ReplayChange | Action::SinkChange => {
+            Action::ReplayStart
+            | Action::ReplayChange
+            | Action::SinkChange
+            | Action::BackupStart => {
                 return Err(Refused::not_found());
             }
         })
@@ -154,6 +159,7 @@ impl Admin {
             Action::ReplayStart => replays::start(core, &self.trail, &who, &body).await,
             Action::ReplayChange => replays::change(core, &self.trail, &who, name, &body).await,
             Action::SinkChange => sources::change_sink(core, &self.trail, &who, names, &body).await,
+            Action::BackupStart => backups::start(core, &self.trail, &who, &body).await,
             _ => Err(Refused::not_found()),
         }
     }

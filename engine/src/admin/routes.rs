@@ -26,6 +26,8 @@ pub enum Action {
     SinkShow,
     SinkChange,
     Audit,
+    BackupShow,
+    BackupStart,
     OpenApi,
 }
 
@@ -112,6 +114,8 @@ pub const ROUTES: &[Route] = &[
     route("GET", SINK, &[], Action::SinkShow),
     order("PATCH", SINK, &["paused"], Action::SinkChange),
     route("GET", "/v1/audit", PAGE, Action::Audit),
+    route("GET", "/v1/backups", &[], Action::BackupShow),
+    order("POST", "/v1/backups", &["note"], Action::BackupStart),
     route("GET", "/openapi.json", &[], Action::OpenApi),
 ];
 

@@ -63,6 +63,11 @@ pub async fn ready(core: &Rc<Core>) -> Reply {
             body["intake_reason"] = json!(reason);
         }
     }
+    let now_ms = core.host.wall_ms();
+    is_ready &= core.backups.lets_serve(now_ms);
+    if core.backups.is_on() {
+        body["backup"] = json!(core.backups.word(now_ms));
+    }
     body["cores"] = json!(cores);
     if is_ready {
         return reply::ok(&body);

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Receives webhooks, keeps what it acknowledged, delivers it at least once.
 #[derive(Debug, Parser)]
@@ -49,6 +49,24 @@ pub enum Command {
         /// What to do.
         #[command(subcommand)]
         command: ReplayCommand,
+    },
+    /// Take a backup now, list the backups, check one
+    Backup {
+        /// What to do.
+        #[command(subcommand)]
+        command: BackupCommand,
+    },
+    /// Write the store of a backup into an empty data directory; the node must not run
+    Restore {
+        /// Which of the places that backups go to
+        #[arg(long, value_enum, default_value_t = From::Primary)]
+        from: From,
+        /// The backup, by its number [default: the newest]
+        #[arg(long, value_name = "ID")]
+        manifest: Option<u64>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Check the configuration and print every problem at once (code 78), or a summary
     CheckConfig {
@@ -155,6 +173,44 @@ pub enum ReplayCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// `backup …`; `now` asks the running node, the others read the place where backups lie.
+#[derive(Debug, Subcommand)]
+pub enum BackupCommand {
+    /// Take a backup now and wait for it; what was acked before is in it
+    Now {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the backups, newest first
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Read a backup again: its signature, every hash, and whether its shards open
+    Verify {
+        /// Which of the places that backups go to
+        #[arg(long, value_enum, default_value_t = From::Primary)]
+        from: From,
+        /// The backup, by its number [default: the newest]
+        #[arg(long, value_name = "ID")]
+        manifest: Option<u64>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// A place that backups go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum From {
+    /// `backup.store`
+    Primary,
+    /// `backup.secondary`
+    Secondary,
 }
 
 /// `wal …`; the node must not run, except for `bench`.

@@ -6,8 +6,10 @@
 
 mod admin_client;
 mod args;
+mod backup_commands;
 mod config_commands;
 mod node_commands;
+mod restore_command;
 #[cfg(test)]
 mod tests;
 mod wal_commands;
@@ -81,6 +83,18 @@ fn command(cli: Cli, out: &mut impl Write) -> io::Result<Exit> {
         },
         Command::Replay { command } => match loaded() {
             Ok(loaded) => node_commands::replay(&loaded.config, &command, out),
+            Err(exit) => Ok(exit),
+        },
+        Command::Backup { command } => match loaded() {
+            Ok(loaded) => backup_commands::backup(&loaded.config, &command, out),
+            Err(exit) => Ok(exit),
+        },
+        Command::Restore {
+            from,
+            manifest,
+            json,
+        } => match loaded() {
+            Ok(loaded) => restore_command::restore(&loaded.config, from, manifest, json, out),
             Err(exit) => Ok(exit),
         },
         Command::CheckConfig { json } => config_commands::check(file.as_deref(), &env, json, out),

@@ -95,7 +95,7 @@ fn every_flag_and_command_has_a_text() {
 
 #[test]
 fn what_is_not_built_is_no_command() {
-    for absent in ["recover", "restore", "backup"] {
+    for absent in ["recover"] {
         assert!(Cli::command().find_subcommand(absent).is_none(), "{absent}");
     }
 }

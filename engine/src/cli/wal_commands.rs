@@ -259,20 +259,20 @@ fn of_shard(shard: ShardId, mut value: Value) -> Value {
 }
 
 /// A percentage on standard error, where that is a terminal.
-struct Progress {
+pub(super) struct Progress {
     what: String,
     shown: Option<u64>,
 }
 
 impl Progress {
-    fn new(what: String) -> Progress {
+    pub(super) fn new(what: String) -> Progress {
         Progress {
             what,
             shown: io::stderr().is_terminal().then_some(u64::MAX),
         }
     }
 
-    fn show(&mut self, done: u64, of: u64) {
+    pub(super) fn show(&mut self, done: u64, of: u64) {
         let percent = (u128::from(done) * 100)
             .checked_div(u128::from(of))
             .unwrap_or(100) as u64;
@@ -284,7 +284,7 @@ impl Progress {
         }
     }
 
-    fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         if self.shown.take().is_some_and(|shown| shown != u64::MAX) {
             eprint!("\r\x1b[K");
         }

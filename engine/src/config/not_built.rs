@@ -74,18 +74,15 @@ pub(super) const NOT_BUILT: &[NotBuilt] = &[
         "kafka",
         "this binary is built without the feature kafka",
     ),
-    NotBuilt {
-        path: "backup.enabled",
-        word: Some("true"),
-        but: None,
-        says: "backups are not in this version yet",
-    },
-    NotBuilt {
-        path: "backup",
-        word: None,
-        but: Some("backup.enabled"),
-        says: "backups are not in this version yet",
-    },
+    word(
+        "backup.store.type",
+        "s3",
+        "s3 is not in this version yet; local is",
+    ),
+    key(
+        "backup.secondary",
+        "a second place for backups is not in this version yet",
+    ),
     key("storage", "the archive is not in this version yet"),
     key("archive", "the archive is not in this version yet"),
     key(

@@ -81,6 +81,14 @@ pub(super) fn check(c: &Config, values: &Values) {
             "backup.enabled is true, and a backup is signed",
         );
     }
+    if c.backup.require_fresh {
+        r.required(
+            "backup.max_age_ms",
+            c.backup.max_age_ms.is_some(),
+            "backup.require_fresh",
+            "backup.require_fresh is true",
+        );
+    }
     if let Some(age) = c.backup.max_age_ms {
         let interval = c.backup.interval_ms;
         r.check(

@@ -21,6 +21,7 @@ use ankusa_wal::{Host, TaskClass};
 use futures_lite::FutureExt;
 
 use crate::admin::Admin;
+use crate::backup::{Backups, pins::Pins};
 use crate::claims::Desk;
 use crate::config::Config;
 use crate::dual::CoreLog;
@@ -67,6 +68,8 @@ pub struct Start {
     pub beats: Beats,
     /// The node's intake log, where the mode has one.
     pub intake: Option<Arc<Intake>>,
+    /// The node's backups.
+    pub backups: Backups,
 }
 
 /// What the sinks of a core reach the world with.
@@ -108,6 +111,10 @@ pub struct Core {
     pub is_open: Cell<bool>,
     /// The steps before the node serves are done.
     pub may_serve: Flag,
+    /// The node's backups.
+    pub backups: Backups,
+    /// What it keeps for one that is under way.
+    pub pins: Pins,
     /// Its cells.
     pub observer: Rc<CoreObserver>,
     /// The pipeline, once it serves.
@@ -198,6 +205,8 @@ async fn open(start: &Start) -> Result<(Rc<Core>, Rc<Flag>), String> {
         ready: ReadyCache::default(),
         events: start.events.clone(),
         outside: start.outside.clone(),
+        backups: start.backups.clone(),
+        pins: Pins::default(),
         prepared: RefCell::new(None),
         asks: Asks::default(),
         admin: RefCell::new(None),

@@ -33,6 +33,7 @@ use ankusa_net::ensure_unclaimed;
 use ankusa_wal::TaskClass;
 use tracing::level_filters::LevelFilter;
 
+use crate::backup::Backups;
 use crate::config::{Config, LogFormat, LogLevel};
 use crate::exit::Exit;
 use crate::logging::{LineFormat, Log};
@@ -52,6 +53,9 @@ const LOG_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long the cores may take to make a new configuration ready.
 const PREPARE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long the last backup of a clean stop may take.
+const BACKUP_PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is left after `node.shutdown_ms` before the process ends without its cores.
 const SHUTDOWN_MARGIN: Duration = Duration::from_secs(10);
@@ -154,6 +158,10 @@ pub fn serve(config: Config, log: &Log) -> Exit {
         files: FileWriters::default(),
     };
     let beats = Beats::new(cores);
+    let backups = match Backups::start(&config, prepared.home.facts(), &mesh, &registry) {
+        Ok(backups) => backups,
+        Err(why) => return fail(&why),
+    };
     for (index, cpu) in prepared.cpus.iter().enumerate() {
         let start = Start {
             index,
@@ -166,6 +174,7 @@ pub fn serve(config: Config, log: &Log) -> Exit {
             outside: outside.clone(),
             beats: beats.clone(),
             intake: intake.clone(),
+            backups: backups.clone(),
         };
         let name = format!("core-{index}");
         if let Err(why) = runtime::spawn_core(&name, Some(*cpu), move || self::core::run(start)) {
@@ -180,6 +189,7 @@ pub fn serve(config: Config, log: &Log) -> Exit {
         cores,
         registry,
         beats,
+        backups,
         watchdog: Watchdog::new(),
         log,
         status: String::new(),
@@ -199,6 +209,7 @@ struct Node<'a> {
     cores: usize,
     registry: Arc<Registry>,
     beats: Beats,
+    backups: Backups,
     watchdog: Watchdog,
     log: &'a Log,
     status: String,
@@ -256,6 +267,7 @@ impl Node<'_> {
             }
         }
         systemd::ready(&self.status);
+        self.backups.begin();
     }
 
     /// The next event; the watchdog and the gauges of the process are seen to meanwhile.
@@ -395,8 +407,24 @@ impl Node<'_> {
                 Err(_) => {}
             }
         }
+        self.last_backup();
         tracing::info!("stopped");
         exit
+    }
+
+    /// The stores are closed, and their cores still answer: what they hold is backed up.
+    fn last_backup(&mut self) {
+        if !self.backups.is_on() {
+            return;
+        }
+        tracing::info!("the last backup");
+        let (watchdog, beats) = (&mut self.watchdog, &self.beats);
+        if !self.backups.last(BACKUP_PATIENCE, || watchdog.look(beats)) {
+            tracing::warn!(
+                "the last backup did not come to its end: what was acked since the one before is in \
+                 the store only"
+            );
+        }
     }
 }
 

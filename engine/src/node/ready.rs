@@ -50,16 +50,21 @@ pub fn ask(core: &Rc<Core>) -> LocalFuture<Readiness> {
 /// The words of the node's parts; the log's and the backups' only where there are any.
 fn answer(core: &Core, store: &'static str) -> Readiness {
     let intake = core.intake.as_ref().map(|intake| intake.word());
+    let (backups, now_ms) = (&core.backups, core.host.wall_ms());
+    let backup = backups.is_on().then(|| backups.word(now_ms));
     let serves = core.is_serving() && !core.is_stopping();
     let mut body = format!("{{\"store\":\"{store}\"");
-    for (name, word) in [("intake", intake)] {
+    for (name, word) in [("intake", intake), ("backup", backup)] {
         if let Some(word) = word {
             body.push_str(&format!(",\"{name}\":\"{word}\""));
         }
     }
     body.push('}');
     Readiness {
-        ready: serves && store == "up" && intake.is_none_or(|word| word == "up"),
+        ready: serves
+            && store == "up"
+            && intake.is_none_or(|word| word == "up")
+            && backups.lets_serve(now_ms),
         body,
     }
 }

@@ -194,14 +194,14 @@ fn a_missing_empty_or_undecodable_secret_is_an_error() {
 #[test]
 fn what_is_not_built_is_refused_in_plain_words() {
     check(
-        "wal: { type: none }\ndedupe: { scope: fleet }\nfleet: { redis_url: 'redis://x' }\nintake: { type: jetstream }\nbackup:\n  enabled: true\n  keep: 2\nstorage: { type: s3 }\nquarantine: { burst: 1 }\nrate_limits: {}\nhttp: { tls: { cert: a, key: b } }\n",
+        "wal: { type: none }\ndedupe: { scope: fleet }\nfleet: { redis_url: 'redis://x' }\nintake: { type: jetstream }\nbackup:\n  store: { type: s3, s3: { bucket: b, region: r } }\n  secondary: { type: local, root: /b }\nstorage: { type: s3 }\nquarantine: { burst: 1 }\nrate_limits: {}\nhttp: { tls: { cert: a, key: b } }\n",
         &[
             "f:1:14: wal.type: none is not in this version yet; disk and dual are",
             "f:2:18: dedupe.scope: fleet is not in this version yet; node is",
             "f:3:8: fleet: claims of a fleet are not in this version yet",
             "f:4:17: intake.type: jetstream is not in this version yet; kafka and memory are",
-            "f:6:12: backup.enabled: backups are not in this version yet",
-            "f:7:9: backup.keep: backups are not in this version yet",
+            "f:6:18: backup.store.type: s3 is not in this version yet; local is",
+            "f:7:14: backup.secondary: a second place for backups is not in this version yet",
             "f:8:10: storage: the archive is not in this version yet",
             "f:9:13: quarantine: the quarantine pen is not in this version yet",
             "f:10:14: rate_limits: rate limits are not in this version yet",
@@ -230,7 +230,7 @@ fn what_is_not_built_is_refused_in_plain_words() {
         ]
     );
     check(
-        "wal: { type: disk }\nbackup: { enabled: false }\ndedupe: { scope: node }\n",
+        "wal: { type: disk }\nbackup: { enabled: true, store: { type: local, root: /b }, signing_key: k }\ndedupe: { scope: node }\n",
         &[],
     );
 }

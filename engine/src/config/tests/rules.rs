@@ -59,6 +59,17 @@ fn dual_needs_its_log_and_its_backups() {
         ["f:4:38: backup.max_age_ms: 60000 ms is not above backup.interval_ms (60000 ms)"]
     );
     assert_eq!(
+        dual("max_age_ms: 1h", "require_fresh: true"),
+        ["f:4:9: backup.max_age_ms: is required: wal.type is dual"]
+    );
+    let backup = DUAL.lines().nth(3).unwrap();
+    let fresh = backup.replace("max_age_ms: 1h", "require_fresh: true");
+    let disk = format!("{fresh}\nsources: {{}}\n");
+    assert_eq!(
+        load_all_built(&disk, &[]).unwrap_err().lines(),
+        ["f:1:9: backup.max_age_ms: is required: backup.require_fresh is true"]
+    );
+    assert_eq!(
         dual("type: memory", "type: kafka"),
         ["f:3:9: intake.kafka.brokers: is required: intake.type is kafka"]
     );

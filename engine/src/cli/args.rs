@@ -68,6 +68,8 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Bring a stopped store up to what the intake log has, as a boot under `wal.type: dual` does
+    Recover(RecoverArgs),
     /// Check the configuration and print every problem at once (code 78), or a summary
     CheckConfig {
         /// Print JSON
@@ -94,6 +96,36 @@ pub enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+}
+
+/// `recover`; the store must not be in use.
+#[derive(Debug, Args)]
+pub struct RecoverArgs {
+    /// The node that is meant; must be `intake.node_id` [default: not asked]
+    #[arg(long)]
+    pub node: Option<String>,
+    /// Where to start: a position of the log, `earliest`, or `backup` for what the store has
+    #[arg(long, default_value = "backup", value_parser = recover_from)]
+    pub from: ankusa_recovery::Start,
+    /// Read and count; write nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Go on although records that were never in this store are gone from the log; written down in
+    /// the audit trail
+    #[arg(long)]
+    pub allow_gap: bool,
+}
+
+fn recover_from(text: &str) -> Result<ankusa_recovery::Start, String> {
+    use ankusa_recovery::Start;
+    match text {
+        "backup" => Ok(Start::Stored),
+        "earliest" => Ok(Start::Earliest),
+        position => match position.parse() {
+            Ok(position) => Ok(Start::Position(position)),
+            Err(_) => Err("a position of the log, `earliest` or `backup`".into()),
+        },
+    }
 }
 
 /// `hook …`; asks the running node.

@@ -9,6 +9,7 @@ mod args;
 mod backup_commands;
 mod config_commands;
 mod node_commands;
+mod recover_command;
 mod restore_command;
 #[cfg(test)]
 mod tests;
@@ -95,6 +96,10 @@ fn command(cli: Cli, out: &mut impl Write) -> io::Result<Exit> {
             json,
         } => match loaded() {
             Ok(loaded) => restore_command::restore(&loaded.config, from, manifest, json, out),
+            Err(exit) => Ok(exit),
+        },
+        Command::Recover(args) => match loaded() {
+            Ok(loaded) => recover_command::recover(loaded.config, args, out),
             Err(exit) => Ok(exit),
         },
         Command::CheckConfig { json } => config_commands::check(file.as_deref(), &env, json, out),

@@ -12,6 +12,8 @@ pub mod dry;
 pub mod heal;
 pub mod home;
 pub mod local;
+pub mod mesh;
+pub mod offline;
 pub mod shard;
 pub mod today;
 
@@ -19,6 +21,7 @@ pub mod today;
 mod tests;
 
 pub use home::HomeKeeper;
+pub use mesh::at_boot;
 pub use shard::{Part, ShardRecovery};
 pub use today::ConfigToday;
 

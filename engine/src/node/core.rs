@@ -29,6 +29,7 @@ use crate::dual::core_log::CoreLogParts;
 use crate::ingest::{Ingest, IngestParts, SourceTable};
 use crate::mesh::{Mesh, Port};
 use crate::metrics::Registry;
+use crate::recover::HomeKeeper;
 use crate::reload::{self, Prepared};
 use crate::runtime::CoreHost;
 use crate::shard::Shard;
@@ -54,6 +55,8 @@ pub struct Start {
     pub config: Arc<Config>,
     /// The node-wide facts of the store.
     pub facts: StoreFacts,
+    /// Where they are kept and changed.
+    pub home: HomeKeeper,
     /// The way to the other cores.
     pub mesh: Mesh<Message>,
     /// The way to the main thread.
@@ -101,6 +104,8 @@ pub struct Core {
     pub shards_of_node: usize,
     /// The node-wide facts of the store, as it was opened.
     pub facts: StoreFacts,
+    /// Where they are kept and changed.
+    pub keeper: HomeKeeper,
     /// The node's intake log, where the mode has one.
     pub intake: Option<Arc<Intake>>,
     /// This core's side of it.
@@ -195,6 +200,7 @@ async fn open(start: &Start) -> Result<(Rc<Core>, Rc<Flag>), String> {
         shards: RefCell::default(),
         shards_of_node: usize::from(start.facts.shards),
         facts: start.facts.clone(),
+        keeper: start.home.clone(),
         intake: start.intake.clone(),
         log: RefCell::new(None),
         way: RefCell::new(None),

@@ -39,6 +39,7 @@ use crate::exit::Exit;
 use crate::logging::{LineFormat, Log};
 use crate::mesh::Mesh;
 use crate::metrics::{MetricsConfig, Registry};
+use crate::recover::HomeKeeper;
 use crate::reload::{self, Next};
 use crate::runtime;
 use crate::sinks::FileWriters;
@@ -101,6 +102,7 @@ pub fn serve(config: Config, log: &Log) -> Exit {
         Ok(prepared) => prepared,
         Err(why) => return fail(&why),
     };
+    let (home, cpus) = (HomeKeeper::new(prepared.home), prepared.cpus);
     let config = Arc::new(config);
     for (ip, port) in [
         (config.http.ip, config.http.port),
@@ -111,7 +113,7 @@ pub fn serve(config: Config, log: &Log) -> Exit {
             return fail(&error.to_string());
         }
     }
-    let cores = prepared.cpus.len();
+    let cores = cpus.len();
     let intake = match self::log::Intake::open(&config, cores) {
         Ok(intake) => intake,
         Err(why) => return fail(&why),
@@ -119,7 +121,10 @@ pub fn serve(config: Config, log: &Log) -> Exit {
     // Under `dual` the promise is said when the log was seen to keep its part.
     if intake.is_none() {
         let backups = config.backup.enabled.then_some(config.backup.interval_ms);
-        tracing::info!("{}", banner::durability_line(prepared.home.dir(), backups));
+        tracing::info!(
+            "{}",
+            banner::durability_line(&config.node.data_dir, backups)
+        );
     }
     let registry = Registry::new(MetricsConfig {
         cores,
@@ -158,15 +163,16 @@ pub fn serve(config: Config, log: &Log) -> Exit {
         files: FileWriters::default(),
     };
     let beats = Beats::new(cores);
-    let backups = match Backups::start(&config, prepared.home.facts(), &mesh, &registry) {
+    let backups = match Backups::start(&config, &home.facts(), &mesh, &registry) {
         Ok(backups) => backups,
         Err(why) => return fail(&why),
     };
-    for (index, cpu) in prepared.cpus.iter().enumerate() {
+    for (index, cpu) in cpus.iter().enumerate() {
         let start = Start {
             index,
             config: Arc::clone(&config),
-            facts: prepared.home.facts().clone(),
+            facts: home.facts(),
+            home: home.clone(),
             mesh: mesh.clone(),
             events: events.clone(),
             registry: Arc::clone(&registry),
@@ -194,9 +200,9 @@ pub fn serve(config: Config, log: &Log) -> Exit {
         log,
         status: String::new(),
     };
-    // `prepared` stays until the end: it holds the lock of the data directory.
+    // `home` stays until the end: it holds the lock of the data directory.
     let exit = node.run();
-    drop(prepared);
+    drop(home);
     exit
 }
 

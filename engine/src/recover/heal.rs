@@ -10,7 +10,7 @@ use ankusa_wal::disk::blocking::{BlockingDisk, block_on};
 use ankusa_wal::offline::judge::Expect;
 use ankusa_wal::offline::{RepairPlan, repair};
 use ankusa_wal::state::SeqSet;
-use ankusa_wal::{Seq, ShardId};
+use ankusa_wal::{Damage, Seq, ShardId};
 
 /// Most ranges that are named.
 const NAMED_MAX: usize = 100;
@@ -30,11 +30,16 @@ pub struct Healed {
     pub found: Vec<String>,
 }
 
-/// Gives up what is damaged in the shard of this directory.
+/// Gives up what is damaged in the shard of this directory; `found` is why it did not open.
 ///
 /// # Errors
 /// A text for the operator; nothing was changed that a second attempt could not take up.
-pub fn heal(dir: &Path, shard: ShardId, store_uuid: [u8; 16]) -> Result<Healed, String> {
+pub fn heal(
+    dir: &Path,
+    shard: ShardId,
+    store_uuid: [u8; 16],
+    found: &Damage,
+) -> Result<Healed, String> {
     let fault = |why: &dyn std::fmt::Display| format!("shard {shard} ({}): {why}", dir.display());
     let disk = BlockingDisk::open(dir).map_err(|e| fault(&e))?;
     let expect = Expect {
@@ -47,17 +52,23 @@ pub fn heal(dir: &Path, shard: ShardId, store_uuid: [u8; 16]) -> Result<Healed, 
         true
     };
     let report = block_on(repair(&disk, expect, &mut agree)).map_err(|e| fault(&e))?;
-    let lost = report.plan.lost.iter().filter_map(|damage| damage.seqs);
+    // The open names the seqs of the first damage, the tools those of the others.
+    let damages = std::iter::once(found).chain(&report.plan.lost);
+    let mut lost: Vec<(Seq, Seq)> = damages.filter_map(|damage| damage.seqs).collect();
+    lost.retain(|(first, end)| first < end);
+    lost.sort_unstable();
+    lost.dedup();
     let damaged = report.after.lost_hooks.iter().filter_map(|d| d.seqs);
     let mut damaged: Vec<Seq> = damaged.map(|(first, _)| first).collect();
     damaged.sort_unstable();
-    let found = report.plan.lost.iter().map(|damage| damage.to_string());
+    let more = report.plan.lost.iter().filter(|d| d.lsns != found.lsns);
+    let found = std::iter::once(found).chain(more);
     Ok(Healed {
         shard,
-        lost: lost.filter(|(first, end)| first < end).collect(),
+        lost,
         damaged,
         copies: report.copies,
-        found: found.collect(),
+        found: found.map(Damage::to_string).collect(),
     })
 }
 

@@ -64,7 +64,15 @@ pub async fn at_boot(
         said_us: Cell::new(core.host.mono_us()),
         counted: Cell::new(Applied::default()),
     };
-    let summary = run(intake.adapter.log(), &port, &options).await;
+    let port = Rc::new(port);
+    let (driving, log) = (Rc::clone(&port), Arc::clone(intake));
+    // NOTE: what another thread wakes must be a task: an executor's own future is only looked at when
+    // something else of its happens.
+    let driven = core.host.within(TaskClass::Commit, async move {
+        run(log.adapter.log(), &*driving, &options).await
+    });
+    let gone = || Err(Refusal::Node(failed("the commit queue is gone")));
+    let summary = driven.await.unwrap_or_else(gone);
     if let Ok(summary) = &summary {
         port.count(summary.counts);
         let result = ReplayResult::SkippedUnknown as usize;
@@ -108,7 +116,8 @@ fn part(
             let now_s = (keys.host.wall_ms() / 1000) as u32;
             for row in rows {
                 let expiry_s = u32::try_from(row.expires_at_s).unwrap_or(u32::MAX);
-                keys.desk.restore(KeyHash(row.hash), row.id, expiry_s, now_s);
+                keys.desk
+                    .restore(KeyHash(row.hash), row.id, expiry_s, now_s);
             }
         }),
     );
@@ -319,7 +328,10 @@ impl NodePort for MeshPort {
                 if now_us.saturating_sub(self.said_us.get()) > SAY.as_micros() as u64 {
                     self.said_us.set(now_us);
                     tracing::info!(
-                        partition, read_below, head, records = counts.records,
+                        partition,
+                        read_below,
+                        head,
+                        records = counts.records,
                         "replaying the intake log"
                     );
                 }

@@ -17,7 +17,7 @@ use ankusa_wal::disk::blocking::BlockingDisk;
 use ankusa_wal::disk::glommio::GlommioDisk;
 use ankusa_wal::home::{Home, StoreFacts, shard_dir};
 use ankusa_wal::open::read_only;
-use ankusa_wal::{Host, OpenError, ShardId};
+use ankusa_wal::{Host, OpenError, ShardId, TaskClass};
 use tracing::level_filters::LevelFilter;
 
 use super::dry::DryPort;
@@ -64,6 +64,16 @@ struct Report {
 
 /// Runs `ankusa recover`.
 pub fn recover(config: Config, request: Request, out: &mut impl Write) -> io::Result<Exit> {
+    recover_from(Adapter::open, config, request, out)
+}
+
+/// The same, with the log that `open_log` gives.
+pub(super) fn recover_from(
+    open_log: impl FnOnce(&Config, &IntakeConfig) -> Result<Adapter, String>,
+    config: Config,
+    request: Request,
+    out: &mut impl Write,
+) -> io::Result<Exit> {
     let Some(intake) = config.intake.clone() else {
         eprintln!("ankusa: there is no intake log to recover from: wal.type is not dual");
         return Ok(Exit::Config);
@@ -80,7 +90,7 @@ pub fn recover(config: Config, request: Request, out: &mut impl Write) -> io::Re
         with_colours: is_terminal,
     };
     let log = Log::start(LevelFilter::WARN, format);
-    let done = work(config, intake, request);
+    let done = work(open_log, config, intake, request);
     if let Ok(log) = log {
         log.close(LOG_PATIENCE);
     }
@@ -106,7 +116,12 @@ pub fn recover(config: Config, request: Request, out: &mut impl Write) -> io::Re
     }
 }
 
-fn work(config: Config, intake: IntakeConfig, request: Request) -> Result<Report, String> {
+fn work(
+    open_log: impl FnOnce(&Config, &IntakeConfig) -> Result<Adapter, String>,
+    config: Config,
+    intake: IntakeConfig,
+    request: Request,
+) -> Result<Report, String> {
     let dir = config.node.data_dir.clone();
     let home = match request.dry_run {
         true => Home::hold(&dir),
@@ -119,16 +134,24 @@ fn work(config: Config, intake: IntakeConfig, request: Request) -> Result<Report
         }
     };
     let home = home.map_err(|e| e.to_string())?;
-    let adapter = Adapter::open(&config, &intake)?;
+    let adapter = open_log(&config, &intake)?;
     let config = Arc::new(config);
     let core = spawn_core("recover", None, move || async move {
-        let began = Instant::now();
-        let mut report = match request.dry_run {
-            true => dry(&config, &intake, &request, &adapter, &home).await,
-            false => real(&config, &intake, &request, &adapter, home).await,
-        }?;
-        report.took = began.elapsed();
-        Ok(report)
+        let host = CoreHost::new();
+        let core = Rc::clone(&host);
+        // NOTE: what another thread wakes must be a task: an executor's own future is only looked at
+        // when something else of its happens.
+        let done = host.within(TaskClass::Commit, async move {
+            let began = Instant::now();
+            let mut report = match request.dry_run {
+                true => dry(&core, &config, &intake, &request, &adapter, &home).await,
+                false => real(&core, &config, &intake, &request, &adapter, home).await,
+            }?;
+            report.took = began.elapsed();
+            Ok(report)
+        });
+        done.await
+            .unwrap_or_else(|| Err("the queue is gone".into()))
     })?;
     core.join().map_err(|e| format!("the core ended: {e}"))?
 }
@@ -149,13 +172,14 @@ fn refused(refusal: Refusal) -> String {
 }
 
 async fn dry(
+    core: &Rc<CoreHost>,
     config: &Arc<Config>,
     intake: &IntakeConfig,
     request: &Request,
     adapter: &Adapter,
     home: &Home,
 ) -> Result<Report, String> {
-    let host: Rc<dyn Host> = CoreHost::new();
+    let host = Rc::clone(core) as Rc<dyn Host>;
     let facts = home.facts();
     let mut shards = Vec::new();
     for number in 0..facts.shards {
@@ -211,13 +235,13 @@ fn today(config: &Config, facts: &StoreFacts, host: &Rc<dyn Host>) -> Rc<dyn Tod
 }
 
 async fn real(
+    host: &Rc<CoreHost>,
     config: &Arc<Config>,
     intake: &IntakeConfig,
     request: &Request,
     adapter: &Adapter,
     home: Home,
 ) -> Result<Report, String> {
-    let host = CoreHost::new();
     let keeper = HomeKeeper::new(home);
     let facts = keeper.facts();
     if let Some(store) = facts.intake_node.as_ref().filter(|n| **n != intake.node_id) {
@@ -226,7 +250,7 @@ async fn real(
             config: intake.node_id.clone(),
         }));
     }
-    let core = OfflineCore::start(config, intake, adapter, &facts, &host).await?;
+    let core = OfflineCore::start(config, intake, adapter, &facts, host).await?;
     let (mut shards, mut healed) = (Vec::new(), Vec::new());
     for number in 0..facts.shards {
         let (shard, was_healed) = core.open_or_heal(&facts, ShardId(number)).await?;
@@ -238,7 +262,7 @@ async fn real(
         // From before the damage, wherever that is: what is there already is passed over.
         options.start = Start::Earliest;
     }
-    let dyn_host = Rc::clone(&host) as Rc<dyn Host>;
+    let dyn_host = Rc::clone(host) as Rc<dyn Host>;
     let port = LocalPort::new(
         LocalParts {
             host: Rc::clone(&dyn_host),
@@ -393,7 +417,7 @@ impl OfflineCore {
             Ok(shard) => Ok((shard, None)),
             Err(OpenError::Damaged(damage)) => {
                 eprintln!("shard {id}: acked data is damaged: {damage}; healing it from the log");
-                let healed = heal(&dir, id, facts.uuid.0)?;
+                let healed = heal(&dir, id, facts.uuid.0, &damage)?;
                 let shard = self.open(facts, id, &dir).await.map_err(|e| fault(&e))?;
                 Ok((shard, Some(healed)))
             }

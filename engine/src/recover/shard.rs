@@ -23,6 +23,9 @@ use crate::shard::Shard;
 /// How often it is looked whether a fence is left.
 const FENCE_LOOK: Duration = Duration::from_millis(50);
 
+/// How long the marks may take to be written; later they are written all the same.
+const MARKS_PATIENCE: Duration = Duration::from_secs(2);
+
 /// What a shard's part is told.
 #[derive(Clone, Debug)]
 pub struct Part {
@@ -88,6 +91,9 @@ impl<D: Disk> ShardRecovery<D> {
             // What was not read back stays to be read: without a replay the offset stands.
             log.offset_may_move();
         }
+        // Else what was seen in the log just now would be published at the next start, if this one
+        // ended before its first tick.
+        self.shard.commit.settle_marks(MARKS_PATIENCE).await;
         Republished {
             published: done.records,
             stuck: done.refused + done.unreadable,

@@ -12,21 +12,31 @@ use ankusa_wal::format::envelope;
 use ankusa_wal::home::{Home, StoreOrigin};
 use ankusa_wal::{HookDraft, HookExtra, HookId, Seq, Verification};
 
-use super::offline::{Request, recover};
-use crate::config::{Config, Env, load};
+use super::offline::{Request, recover_from};
+use crate::config::{Config, Env, IntakeConfig, IntakeType, JetstreamConfig, KafkaConfig, load};
 use crate::exit::Exit;
+use crate::node::log::Adapter;
 
 const NODE: &str = "node-a";
 const PARTITIONS: u32 = 8;
 
 struct Rig {
     dir: tempfile::TempDir,
+    log: MemoryLog,
 }
 
 impl Rig {
     fn new() -> Rig {
+        let dir = tempfile::tempdir().unwrap();
+        let log = MemoryLog::open(MemoryOptions {
+            dir: dir.path().join("log"),
+            partitions: PARTITIONS,
+            sync: false,
+            retention_bytes: None,
+        });
         Rig {
-            dir: tempfile::tempdir().unwrap(),
+            dir,
+            log: log.unwrap(),
         }
     }
 
@@ -39,13 +49,7 @@ impl Rig {
         let yaml = format!(
             "node: {{ data_dir: {root}/data, shards: 2 }}
 http: {{ ip: 127.0.0.1 }}
-wal: {{ type: dual, segment_bytes: 16 MiB, allow_unsafe_filesystem: true, min_free_bytes: 0 }}
-intake: {{ type: memory, node_id: {NODE}, memory: {{ dir: {root}/log }} }}
-backup:
-  enabled: true
-  max_age_ms: 1h
-  store: {{ type: local, root: {root}/backups }}
-  signing_key: a-key-of-a-test-that-is-long-enough
+wal: {{ segment_bytes: 16 MiB, allow_unsafe_filesystem: true, min_free_bytes: 0 }}
 sources:
   github:
     verify: {{ type: none }}
@@ -54,25 +58,41 @@ sources:
         );
         let file = self.dir.path().join("ankusa.yml");
         std::fs::write(&file, yaml).unwrap();
-        match load(Some(&file), &Env::of(&[])) {
+        let mut config = match load(Some(&file), &Env::of(&[])) {
             Ok(loaded) => loaded.config,
             Err(error) => panic!("{error}"),
-        }
+        };
+        config.intake = Some(self.intake());
+        config
     }
 
-    fn log(&self) -> MemoryLog {
-        MemoryLog::open(MemoryOptions {
-            dir: self.dir.path().join("log"),
-            partitions: PARTITIONS,
-            sync: false,
-            retention_bytes: None,
-        })
-        .unwrap()
+    fn intake(&self) -> IntakeConfig {
+        IntakeConfig {
+            kind: IntakeType::Memory,
+            node_id: NODE.into(),
+            fleet: "default".into(),
+            topic: "ankusa.intake.default".into(),
+            kafka: KafkaConfig::default(),
+            jetstream: JetstreamConfig::default(),
+            memory_allow_unsafe: false,
+            memory_dir: Some(self.dir.path().join("log")),
+            publish_timeout_ms: 2_000,
+            reconcile_deadline_ms: 20_000,
+            breaker_failures: 3,
+            probe_ms: 1_000,
+            retry_after_s: 2,
+            offset_flush_ms: 1_000,
+            pending_max_records: 50_000,
+            pending_max_bytes: 256 << 20,
+            max_record_bytes: 10_000_000,
+            recover_on_boot: true,
+            verify_topic: true,
+        }
     }
 
     /// Hooks with these seqs of shard 0 in the log, as a node wrote them.
     fn publish(&self, seqs: std::ops::Range<u64>) {
-        let log = self.log();
+        let log = &self.log;
         for seq in seqs {
             let body = vec![seq as u8; 3000];
             let id = id_of(seq);
@@ -114,7 +134,9 @@ sources:
 
     fn recover(&self, request: Request) -> (Exit, String) {
         let mut out = Vec::new();
-        let exit = recover(self.config(), request, &mut out).unwrap();
+        let log = Adapter::Memory(self.log.clone());
+        let exit = recover_from(|_, _| Ok(log), self.config(), request, &mut out);
+        let exit = exit.unwrap();
         (exit, String::from_utf8(out).unwrap())
     }
 
@@ -163,7 +185,10 @@ fn recover_fills_an_empty_directory_and_a_second_run_changes_nothing() {
         start: Start::Earliest,
         ..Request::default()
     });
-    assert!(out.starts_with("records=100 applied=0 present=100 "), "{out}");
+    assert!(
+        out.starts_with("records=100 applied=0 present=100 "),
+        "{out}"
+    );
 }
 
 #[test]
@@ -252,5 +277,8 @@ fn damaged_acked_frames_are_healed_from_the_log_and_named() {
         start: Start::Earliest,
         ..Request::default()
     });
-    assert!(out.starts_with("records=400 applied=0 present=400 "), "{out}");
+    assert!(
+        out.starts_with("records=400 applied=0 present=400 "),
+        "{out}"
+    );
 }

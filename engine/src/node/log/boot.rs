@@ -169,7 +169,7 @@ async fn open_way(core: &Rc<Core>, intake: &Intake, partition: u32) -> Result<()
 fn is_for_an_operator(refusal: &Refusal) -> bool {
     matches!(
         refusal,
-        Refusal::Truncated { .. } | Refusal::Recreated { .. } | Refusal::StartAbove { .. }
+        Refusal::Truncated { .. } | Refusal::Recreated { .. } | Refusal::NotRecovered
     )
 }
 

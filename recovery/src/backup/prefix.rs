@@ -11,7 +11,7 @@ use super::layout::{self, MANIFESTS, PARTS_MAX, PIECE_BYTES};
 use super::manifest::{FileEntry, Manifest, Part};
 use super::owner::{self, Owner};
 use super::send::{Run, SendError, Sent};
-use super::{SigningKey, catalog};
+use super::{SigningKey, catalog, prune};
 
 /// The prefix of a node, for the process that writes there.
 pub struct Prefix {
@@ -21,6 +21,8 @@ pub struct Prefix {
     pub(super) release: String,
     pub(super) keep: usize,
     pub(super) claimed: bool,
+    /// The last run came to its end: nothing half sent lies about.
+    pub(super) is_tidy: bool,
     /// Once lost it is not taken again: two copies would take it from each other for ever.
     pub(super) lost: bool,
 }
@@ -35,6 +37,7 @@ impl Prefix {
             release: env!("CARGO_PKG_VERSION").into(),
             keep: keep.max(1),
             claimed: false,
+            is_tidy: false,
             lost: false,
         }
     }
@@ -94,6 +97,9 @@ impl Prefix {
             folder.make_dir(MANIFESTS).map_err(io("creating"))?;
             self.claimed = true;
         }
+        if !std::mem::replace(&mut self.is_tidy, false) {
+            prune::tidy(folder, &self.me)?;
+        }
         Ok(known)
     }
 }
@@ -124,20 +130,15 @@ impl Known {
             let manifest = match catalog::read(folder, key, number) {
                 Ok(manifest) => manifest,
                 Err(error) => {
+                    let bytes = catalog::bytes(folder, number).map_err(io)?;
+                    if let Ok(other) = Manifest::unverified(&bytes) {
+                        ours(folder, &other, me)?;
+                    }
                     tracing::warn!(number, %error, "a manifest is passed over");
                     continue;
                 }
             };
-            if manifest.store.uuid != me.store || manifest.node != me.node {
-                // The owner row was removed by hand, or rewritten.
-                return Err(SendError::Foreign {
-                    prefix: folder.describe(),
-                    what: format!(
-                        "backup {number} is of node {} or of another store of it",
-                        manifest.node
-                    ),
-                });
-            }
+            ours(folder, &manifest, me)?;
             for shard in &manifest.shards {
                 for file in &shard.files {
                     let at = (shard.shard, file.stem.clone());
@@ -146,15 +147,17 @@ impl Known {
             }
             known.base.get_or_insert(manifest);
         }
-        let shards = known.base.as_ref().map_or(0, |base| base.store.shards);
-        for shard in 0..shards {
-            let dir = layout::shard_dir(shard);
-            let listed = folder.list(&dir);
-            for (name, bytes) in listed.map_err(|e| SendError::io("listing", &dir, e))? {
-                known.lengths.insert(format!("{dir}/{name}"), bytes);
-            }
-        }
         Ok(known)
+    }
+
+    /// Sees what lies there of a shard.
+    pub(super) fn look(&mut self, folder: &dyn Folder, shard: u16) -> Result<(), SendError> {
+        let dir = layout::shard_dir(shard);
+        let listed = folder.list(&dir);
+        for (name, bytes) in listed.map_err(|e| SendError::io("listing", &dir, e))? {
+            self.lengths.insert(format!("{dir}/{name}"), bytes);
+        }
+        Ok(())
     }
 
     pub(super) fn has(&self, part: &Part) -> bool {
@@ -178,4 +181,18 @@ impl Known {
         }
         parts
     }
+}
+
+/// A backup of another store, in a prefix whose owner row was removed or rewritten.
+fn ours(folder: &dyn Folder, manifest: &Manifest, me: &Owner) -> Result<(), SendError> {
+    if manifest.store.uuid == me.store && manifest.node == me.node {
+        return Ok(());
+    }
+    Err(SendError::Foreign {
+        prefix: folder.describe(),
+        what: format!(
+            "backup {} is of node {} or of another store of it",
+            manifest.number, manifest.node
+        ),
+    })
 }

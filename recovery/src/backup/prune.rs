@@ -46,7 +46,35 @@ pub(super) fn prune(
         tracing::warn!("a manifest cannot be read: no old object is removed while it is there");
         return Ok(0);
     };
-    clear(folder, me, &needed, shards)
+    let dirs = (0..shards).map(layout::shard_dir);
+    let dirs = dirs.chain([MANIFESTS.to_owned(), String::new()]).collect();
+    clear(folder, me, dirs, &|path| {
+        path.starts_with("shard-") && !needed.contains(path)
+    })
+}
+
+/// Before a run, where the last one did not come to its end: what never got its name, and the
+/// checkpoints that no manifest names. The segments of such a run stay: the next one needs them.
+pub(super) fn tidy(folder: &dyn Folder, me: &Owner) -> Result<(), SendError> {
+    let listing = |e| SendError::io("listing", MANIFESTS, e);
+    let numbers = catalog::numbers(folder).map_err(listing)?;
+    let needed = needed(folder, &numbers)?;
+    let is_old = |path: &str| {
+        let is_checkpoint = path.contains("/checkpoint-");
+        is_checkpoint && needed.as_ref().is_some_and(|n| !n.contains(path))
+    };
+    let mut dirs = vec![MANIFESTS.to_owned(), String::new()];
+    // Shards are numbered from 0 without a gap.
+    for shard in 0..u16::MAX {
+        let dir = layout::shard_dir(shard);
+        let listed = folder.list(&dir);
+        let listed = listed.map_err(|e| SendError::io("listing", &dir, e))?;
+        if listed.is_empty() {
+            break;
+        }
+        dirs.push(dir);
+    }
+    clear(folder, me, dirs, &is_old).map(|_| ())
 }
 
 /// Every object that a manifest names; `None` when one of them cannot be read.
@@ -64,24 +92,22 @@ fn needed(folder: &dyn Folder, numbers: &[u64]) -> Result<Option<BTreeSet<String
     Ok(Some(needed))
 }
 
+/// Removes what never got its name, and what is old; answers how many files went.
 fn clear(
     folder: &dyn Folder,
     me: &Owner,
-    needed: &BTreeSet<String>,
-    shards: u16,
+    dirs: Vec<String>,
+    is_old: &dyn Fn(&str) -> bool,
 ) -> Result<u64, SendError> {
     let mut removed = 0;
-    let dirs = (0..shards).map(layout::shard_dir);
-    // Of the prefix itself and of the manifests only what never got its name.
-    for dir in dirs.chain([MANIFESTS.to_owned(), String::new()]) {
+    for dir in dirs {
         let listed = folder.list(&dir);
         for (name, _) in listed.map_err(|e| SendError::io("listing", &dir, e))? {
             let path = match dir.as_str() {
                 "" => name.clone(),
                 dir => format!("{dir}/{name}"),
             };
-            let is_old_object = dir.starts_with("shard-") && !needed.contains(&path);
-            if !layout::is_unnamed(&name) && !is_old_object {
+            if !layout::is_unnamed(&name) && !is_old(&path) {
                 continue;
             }
             owner::check(folder, me)?;

@@ -161,11 +161,14 @@ impl Run<'_> {
             shards.find(|e| e.shard == shard.0 && e.durable_lsn == durable_lsn)
         });
         let Some(entry) = entry else { return false };
+        let entry = entry.clone();
+        if self.known.look(&*self.prefix.folder, shard.0).is_err() {
+            return false;
+        }
         let mut parts = entry.files.iter().flat_map(|file| &file.parts);
         if !parts.all(|part| self.known.has(part)) {
             return false;
         }
-        let entry = entry.clone();
         self.entries.insert(shard.0, entry);
         true
     }
@@ -195,6 +198,7 @@ impl Run<'_> {
         let dir = layout::shard_dir(shard);
         let made = self.prefix.folder.make_dir(&dir);
         made.map_err(|e| SendError::io("creating", &dir, e))?;
+        self.known.look(&*self.prefix.folder, shard)?;
         let mut entries = Vec::new();
         // Small and soon gone from the store: first.
         entries.push(self.checkpoint(files, source, meter)?);
@@ -363,31 +367,42 @@ impl Run<'_> {
         let dir = layout::shard_dir(piece.shard);
         let unnamed = layout::unnamed_path(&dir, &prefix.me.writer);
         let writing = |e| SendError::io("writing", &unnamed, e);
-        let mut out = folder.create(&unnamed).map_err(writing)?;
+        let bytes = piece.to - piece.from;
+        // Sent by a run that did not come to its end: its name says what it holds, and it got
+        // that name only once all of it was synced.
+        let is_there = self.known.lengths.get(&object) == Some(&bytes);
+        let mut out = match is_there {
+            true => None,
+            false => Some(folder.create(&unnamed).map_err(writing)?),
+        };
         let mut hash = digest::Context::new(&digest::SHA256);
         let mut pos = piece.from;
         while pos < piece.to {
             let wanted = (piece.to - pos).min(PIECE_BYTES as u64) as usize;
             let got = piece.read(&mut *file, pos, &mut self.buffer[..wanted])?;
             hash.update(got);
-            out.write(got).map_err(writing)?;
+            if let Some(out) = &mut out {
+                out.write(got).map_err(writing)?;
+            }
             pos += wanted as u64;
             if !meter.spend(wanted as u64) {
                 return Err(SendError::Stopped);
             }
         }
         piece.ends()?;
-        out.sync().map_err(writing)?;
-        drop(out);
-        owner::check(folder, &prefix.me)?;
-        let renamed = folder.rename(&unnamed, &object);
-        renamed.map_err(|e| SendError::io("naming", &object, e))?;
+        if let Some(mut out) = out {
+            out.sync().map_err(writing)?;
+            drop(out);
+            owner::check(folder, &prefix.me)?;
+            let renamed = folder.rename(&unnamed, &object);
+            renamed.map_err(|e| SendError::io("naming", &object, e))?;
+            self.sent.objects += 1;
+            self.sent.bytes += bytes;
+        }
         self.dirty.insert(dir);
-        self.sent.objects += 1;
-        self.sent.bytes += piece.to - piece.from;
         Ok(Part {
             object,
-            bytes: piece.to - piece.from,
+            bytes,
             sha256: hex(hash.finish().as_ref()),
         })
     }
@@ -444,6 +459,9 @@ impl Run<'_> {
             .map_err(|e| SendError::io("naming", &path, e))?;
         self.sent.number = manifest.number;
         self.sent.bytes_whole = manifest.bytes();
+        self.prefix.is_tidy = true;
+        let prefix = &*self.prefix;
+        let folder = &*prefix.folder;
         // The backup stands: what is left over now is cleared away by the next one.
         match prune::prune(folder, &prefix.key, &prefix.me, prefix.keep, facts.shards) {
             Ok(removed) => self.sent.removed = removed,

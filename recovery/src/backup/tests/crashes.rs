@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use ankusa_wal::home::{Home, HomeError};
 use ankusa_wal::{DeliveryState, Seq};
 
 use super::folder::{CUTS, MemFolder};
@@ -97,4 +98,61 @@ fn death_during_the_very_first_backup_leaves_nothing_that_is_taken_for_one() {
                 .unwrap_or_else(|e| panic!("op {op} {cut:?}: {e}"));
         }
     }
+}
+
+#[test]
+fn run_that_failed_is_taken_up_where_it_was_and_its_checkpoint_goes() {
+    let (rig, folder) = (Rig::open(3, None), MemFolder::default());
+    rig.put(0..120);
+    folder.die_at(60);
+    let mut first = prefix(&folder, "00");
+    rig.back_up(&mut first).unwrap_err();
+    folder.live();
+    let there: Vec<String> = folder.paths();
+    let segments = there.iter().filter(|p| p.contains("/segment-")).count();
+    assert!(segments > 0, "{there:?}");
+    let sent = rig.back_up(&mut first).unwrap();
+    assert!(sent.bytes < sent.bytes_whole, "{sent:?}");
+    let needed = catalog::pick(&folder, &key(), None).unwrap();
+    let objects = folder
+        .paths()
+        .iter()
+        .filter(|p| p.starts_with("shard-"))
+        .count();
+    assert_eq!(objects, needed.parts().count());
+    check_objects(&folder, &needed, &mut |_, _| {}).unwrap();
+    restored(&folder, None);
+}
+
+#[test]
+fn restore_that_dies_anywhere_is_never_taken_for_a_store_and_is_begun_again() {
+    let (rig, folder, hooks) = prepared();
+    rig.back_up(&mut prefix(&folder, "11")).unwrap();
+    let whole = folder.after(super::folder::Cut::All);
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let mut died = [0; 2];
+    for op in 0.. {
+        let copy = folder.after(super::folder::Cut::All);
+        copy.die_at(op);
+        let ended = super::rig::unpacked(&copy, &data);
+        if ended.is_ok() {
+            break;
+        }
+        let opened = Home::open(&data, 1, |bytes| bytes.fill(1));
+        match opened {
+            Err(HomeError::HalfRestored { .. }) => died[1] += 1,
+            // Nothing was begun yet: it was still reading.
+            Ok(home) if home.is_fresh() => {
+                died[0] += 1;
+                drop(home);
+                std::fs::remove_dir_all(&data).unwrap();
+            }
+            other => panic!("op {op}: {other:?}"),
+        }
+    }
+    assert!(died.iter().all(|n| *n > 3), "{died:?}");
+    // The last one went through, over what the one before had left.
+    assert!(matches!(Home::open(&data, 1, |_| {}), Ok(home) if !home.is_fresh()));
+    restored(&whole, None).0.check(&hooks);
 }

@@ -44,6 +44,10 @@ impl MemFolder {
         self.0.dies_at.set(Some(op));
     }
 
+    pub(crate) fn live(&self) {
+        self.0.dies_at.set(None);
+    }
+
     pub(crate) fn ops(&self) -> u64 {
         self.0.ops.get()
     }

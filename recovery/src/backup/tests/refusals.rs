@@ -136,6 +136,12 @@ fn prefix_of_another_node_or_another_store_is_left_alone() {
     let row = folder.get("owner.json").unwrap();
     folder.delete("owner.json");
     assert_eq!(with(&|o| o.store = HexBytes([9; 16])), "foreign_backup");
+    // And when the manifests are signed with another key.
+    let other_key = || SigningKey::new(b"another key");
+    let mut owner = me("33");
+    owner.store = HexBytes([9; 16]);
+    let mut prefix = Prefix::new(Box::new(folder.clone()), other_key(), owner, 2);
+    assert_eq!(word(rig.back_up(&mut prefix)), "foreign_backup");
     folder.put("owner.json", b"{}");
     assert_eq!(with(&|_| {}), "foreign_backup");
     folder.put("owner.json", &row);

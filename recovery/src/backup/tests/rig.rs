@@ -281,3 +281,15 @@ pub(crate) fn restored(folder: &MemFolder, asked: Option<u64>) -> (Rig, StoreFac
     into.finish(&plan.facts).unwrap();
     (Rig::open(3, Some(&image)), plan.facts)
 }
+
+/// Restores into a directory, but for the stamps of its shards.
+pub(crate) fn unpacked(
+    folder: &MemFolder,
+    data: &std::path::Path,
+) -> Result<(), restore::RestoreError> {
+    let plan = restore::plan(folder, &key(), "node-a", None, &mut |_, _| {})?;
+    let into = Restoring::begin(data, plan.facts.shards)?;
+    restore::unpack(folder, &plan.manifest, &into, &mut |_, _| {})?;
+    into.finish(&plan.facts)?;
+    Ok(())
+}

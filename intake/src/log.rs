@@ -192,7 +192,7 @@ pub enum AskError {
     #[error("the intake log does not answer: {0}")]
     Unreachable(String),
     /// The topic or partition is not there.
-    #[error("the intake topic {0} is not there")]
+    #[error("the intake topic {0} is not there, and the node never makes one")]
     NotFound(String),
     /// The log answers and refuses: credentials or rights.
     #[error("the intake log refuses: {0}")]

@@ -132,7 +132,11 @@ impl IntakeLog for KafkaLog {
         let settings = Arc::clone(&self.0.settings);
         self.0.asker.ask(move |admin| {
             let topic = &settings.topic;
-            let verified = topic::facts(admin)?.judge(expected);
+            let mut verified = topic::facts(admin)?.judge(expected);
+            let brokers = settings.brokers.join(",");
+            for finding in verified.findings.iter_mut().chain(&mut verified.warnings) {
+                finding.command = finding.command.replace("BROKER", &brokers);
+            }
             if let Some(inner) = inner.upgrade() {
                 *lock(&inner.described) = Some(format!(
                     "`{topic}` (acks=all, min.insync.replicas={}, replicas={})",

@@ -64,6 +64,7 @@ async fn lead(core: &Rc<Core>, intake: &Arc<Intake>) -> Result<(), String> {
     let registry = core.observer.metrics.registry();
     registry.node_observe(Metric::IntakeReplayDuration, 0, us);
     tracing::info!("recovered: {summary}");
+    say_warnings(intake).await;
     intake.status.set_boot_reason(None);
     intake.log.set_verified(true);
     intake.status.set_phase(Phase::Serving);
@@ -84,6 +85,18 @@ fn refuse_foreign(store: Option<&str>, config: &str) -> Result<(), String> {
         }
         .to_string()),
         _ => Ok(()),
+    }
+}
+
+/// What about the topic is only said.
+async fn say_warnings(intake: &Intake) {
+    if !intake.is_verifying || intake.adapter.is_on_this_host() {
+        return;
+    }
+    if let Ok(verified) = intake.adapter.log().verify(intake.expected).await {
+        for warning in &verified.warnings {
+            tracing::warn!("intake topic: {warning}");
+        }
     }
 }
 
@@ -125,10 +138,7 @@ pub fn waits(intake: &Intake, why: &str) {
 /// An answer that an operator must do something about, with what.
 pub fn what_to_do(error: &AskError, intake: &Intake) -> String {
     match error {
-        AskError::NotFound(_) => format!(
-            "{error}; the node never makes one. Create it: {}",
-            create_command(intake)
-        ),
+        AskError::NotFound(_) => format!("{error}. Create it: {}", create_command(intake)),
         _ => error.to_string(),
     }
 }
@@ -137,8 +147,8 @@ pub fn what_to_do(error: &AskError, intake: &Intake) -> String {
 fn create_command(intake: &Intake) -> String {
     let retention_ms = intake.expected.backup_max_age_ms.saturating_mul(2);
     format!(
-        "kafka-topics.sh --bootstrap-server <broker> --create --topic {} --partitions 16 --replication-factor 3 --config min.insync.replicas=2 --config unclean.leader.election.enable=false --config cleanup.policy=delete --config retention.ms={retention_ms} --config retention.bytes=-1 --config max.message.bytes={} --config message.timestamp.type=LogAppendTime",
-        intake.topic, intake.expected.max_record_bytes
+        "kafka-topics.sh --bootstrap-server {} --create --topic {} --partitions 16 --replication-factor 3 --config min.insync.replicas=2 --config unclean.leader.election.enable=false --config cleanup.policy=delete --config retention.ms={retention_ms} --config retention.bytes=-1 --config max.message.bytes={} --config message.timestamp.type=LogAppendTime",
+        intake.brokers, intake.topic, intake.expected.max_record_bytes
     )
 }
 

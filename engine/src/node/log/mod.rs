@@ -40,6 +40,8 @@ pub struct Intake {
     pub node: String,
     /// `intake.topic`.
     pub topic: String,
+    /// `intake.kafka.brokers`, as the brokers' own tools take them.
+    pub brokers: String,
     /// Whether the topic's settings are judged.
     pub is_verifying: bool,
     /// What they must be.
@@ -61,6 +63,7 @@ impl Intake {
             status: Status::default(),
             node: intake.node_id.clone(),
             topic: intake.topic.clone(),
+            brokers: intake.kafka.brokers.join(","),
             is_verifying: intake.verify_topic,
             expected: Expected {
                 backup_max_age_ms: config.backup.max_age_ms.unwrap_or_default(),

@@ -7,6 +7,7 @@ mod ack;
 mod fleet;
 mod log_lost;
 mod marks;
+mod random;
 mod reconcile;
 mod refused;
 mod rig;

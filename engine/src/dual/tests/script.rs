@@ -94,9 +94,12 @@ impl Script {
         self.landed.borrow_mut().clear();
     }
 
-    /// Confirms everything that is open, late where its deadline has passed.
+    /// Confirms everything that landed and is open, late where its deadline has passed.
     pub fn let_go(&self) {
-        let open: Vec<u64> = self.attempts.borrow().keys().copied().collect();
+        let attempts = self.attempts.borrow();
+        let landed = attempts.iter().filter(|(_, a)| a.position.is_some());
+        let open: Vec<u64> = landed.map(|(number, _)| *number).collect();
+        drop(attempts);
         for attempt in open {
             self.finish(attempt, Ok(()));
         }

@@ -270,10 +270,14 @@ impl Rig {
 
     /// The next life of the node over what was durable when this one was cut off.
     pub fn crash(&self) -> Rig {
+        self.crash_drawn(SimWorld::new(2).in_order(), 0)
+    }
+
+    /// The same in another world, with one of the ways in which what was not flushed may be lost.
+    pub fn crash_drawn(&self, world: SimWorld, draw: u64) -> Rig {
         let snapshot = self.disk.snapshot();
-        let modes = snapshot.modes(7, 1);
-        let world = SimWorld::new(2).in_order();
-        let image = snapshot.image(&modes[0]);
+        let modes = snapshot.modes(draw, 4);
+        let image = snapshot.image(&modes[draw as usize % modes.len()]);
         let disk = SimDisk::with_image(&world, SimDiskConfig::new(2), &image);
         let script = Script::new(&world);
         *script.landed.borrow_mut() = self.script.landed.borrow().clone();

@@ -28,6 +28,8 @@ pub enum ClaimMessage {
     Promote(KeyHash, HookId, u32),
     /// The hook left nothing behind.
     Release(KeyHash, HookId),
+    /// The hook is no longer known to be in every place.
+    GiveUp(KeyHash, HookId),
     /// One half of the hook's commit is missing.
     Carry(KeyHash, HookId),
     /// A durable row read at boot.
@@ -170,6 +172,12 @@ impl Desk {
         self.settle(claim.key, 0, ClaimMessage::Release(claim.key, claim.id));
     }
 
+    /// The hook of `claim` is not known to be in every place, and will not be soon: its key is free.
+    pub fn give_up(&self, claim: Claim, now_s: u32) {
+        let message = ClaimMessage::GiveUp(claim.key, claim.id);
+        self.settle(claim.key, now_s, message);
+    }
+
     /// One half of `claim`'s hook is missing: whoever waits is told so.
     pub fn carry(&self, claim: Claim) {
         self.settle(claim.key, 0, ClaimMessage::Carry(claim.key, claim.id));
@@ -231,6 +239,10 @@ impl Desk {
             }
             ClaimMessage::Release(key, id) => {
                 claims.release(key, id, &mut replies);
+                key
+            }
+            ClaimMessage::GiveUp(key, id) => {
+                claims.give_up(key, id, now_s, &mut replies);
                 key
             }
             ClaimMessage::Carry(key, id) => {

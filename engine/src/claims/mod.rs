@@ -196,6 +196,15 @@ impl Claims {
         }
     }
 
+    /// The hook `id` is not known to be in every place (any more): its key is free, pending or
+    /// promoted. A key that another hook holds is left alone.
+    pub fn give_up(&mut self, key: KeyHash, id: HookId, now_s: u32, out: &mut Vec<Reply>) {
+        if self.rows.get(key, now_s) == Some(id) {
+            self.rows.remove(key);
+        }
+        self.release(key, id, out);
+    }
+
     /// One half of `id`'s commit failed and is being completed: whoever waits, and whoever comes,
     /// is told so until it is promoted or released.
     pub fn carry(&mut self, key: KeyHash, id: HookId, out: &mut Vec<Reply>) {

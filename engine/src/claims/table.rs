@@ -174,7 +174,7 @@ impl KeyTable {
             .map(|c| &c[offset % CHUNK_ROWS])
     }
 
-    fn remove(&mut self, key: KeyHash) {
+    pub(super) fn remove(&mut self, key: KeyHash) {
         let (chunks, base) = (&mut self.chunks, self.base);
         let found = self.index.find_entry(key.table_hash(), |&p| {
             let offset = p.wrapping_sub(base) as usize;

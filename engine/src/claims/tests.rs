@@ -228,3 +228,25 @@ fn rows_that_expire_behind_one_that_lives_long_give_their_memory_back() {
     assert_eq!(table.get(long, 300_000), Some(id(1)), "the long-lived one");
     assert!(most < 1 << 20, "{most} bytes for a dozen live rows");
 }
+
+#[test]
+fn a_claim_given_up_frees_its_key_pending_or_promoted_and_no_other_hooks() {
+    let mut claims = Claims::new(10);
+    let mut out = Vec::new();
+    claims.claim(key(1), id(1), ticket(1), 0);
+    claims.give_up(key(1), id(2), 0, &mut out);
+    assert_eq!(claims.pending_count(), 1, "another's");
+    claims.give_up(key(1), id(1), 0, &mut out);
+    assert_eq!(claims.pending_count(), 0);
+    claims.restore(key(1), id(1), 100, 0);
+    claims.give_up(key(1), id(2), 0, &mut out);
+    assert_eq!(
+        claims.claim(key(1), id(3), ticket(3), 0),
+        Some(Answer::Duplicate(id(1)))
+    );
+    claims.give_up(key(1), id(1), 0, &mut out);
+    assert_eq!(
+        claims.claim(key(1), id(3), ticket(3), 0),
+        Some(Answer::Granted)
+    );
+}

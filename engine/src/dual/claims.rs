@@ -17,8 +17,9 @@ pub trait ClaimStore {
     /// that another hook holds by now is left alone.
     fn promote(&self, claim: Claim, expiry_s: u32, now_s: u32);
 
-    /// The key is free again. Nothing happens when the hook no longer holds it.
-    fn release(&self, claim: Claim);
+    /// The hook is stuck: its key is free, whether its claim is pending or was promoted (it came from
+    /// the store at a boot, or the log lost it). A key that another hook holds is left alone.
+    fn give_up(&self, claim: Claim, now_s: u32);
 }
 
 impl ClaimStore for Desk {
@@ -34,8 +35,8 @@ impl ClaimStore for Desk {
         Desk::promote(self, claim, expiry_s, now_s);
     }
 
-    fn release(&self, claim: Claim) {
-        Desk::release(self, claim);
+    fn give_up(&self, claim: Claim, now_s: u32) {
+        Desk::give_up(self, claim, now_s);
     }
 }
 

@@ -9,11 +9,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ankusa_wal::record::Watermark;
-use ankusa_wal::{Disk, HookId, LogOffset, ReadError, Seq};
+use ankusa_wal::{Disk, Envelope, HookId, LogOffset, ReadError, Seq};
 use bytes::Bytes;
 
+use super::claims::Held;
 use super::pending::Kept;
 use super::work::Work;
+use crate::claims::{Claim, KeyHash};
+use crate::dedupe::dedupe_hash;
 
 /// Hooks that are fed and not confirmed, at most.
 const WINDOW: usize = 1024;
@@ -129,21 +132,35 @@ impl<D: Disk> Feed<'_, D> {
 
     async fn put(&mut self, seq: Seq, id: HookId, envelope: Bytes) {
         self.drain(WINDOW).await;
+        let held = self.held(id, &envelope);
         let kept = Kept {
             id,
             envelope,
             sinks: Box::default(),
-            dedupe_hash: None,
+            dedupe_hash: held.map(|held| held.claim.key.0),
             archive: false,
             first_us: self.work.log.now_us(),
             floor: LogOffset(0),
             quota_bytes: 0,
         };
-        while !self.work.log.feed(seq, kept.clone()) && !self.work.log.is_closed() {
+        while !self.work.log.feed(seq, kept.clone(), held) && !self.work.log.is_closed() {
             self.work.host.sleep(LOOK).await;
         }
         self.open.insert(seq);
         self.fed.records += 1;
+    }
+
+    /// The claim that the hook's dedupe row stands for.
+    fn held(&self, id: HookId, envelope: &[u8]) -> Option<Held> {
+        let read = Envelope::parse(envelope).ok()?;
+        let hash_key = &self.work.hash_key;
+        let hash = dedupe_hash(hash_key, read.tenant, read.source, read.dedupe_key?);
+        let key = KeyHash(hash);
+        let received_s = (read.received_at_ms / 1000) as u32;
+        Some(Held {
+            claim: Claim { key, id },
+            expiry_s: received_s.saturating_add(read.dedupe_ttl_s),
+        })
     }
 
     /// Forgets what is confirmed, and counts what was refused for good.

@@ -331,14 +331,16 @@ impl ShardLog {
     }
 
     pub(super) fn release(&self, claims: &[Held]) {
+        let now_s = (self.core.host().wall_ms() / 1000) as u32;
         for held in claims {
-            self.core.claims().release(held.claim);
+            self.core.claims().give_up(held.claim, now_s);
         }
     }
 
     /// Puts a record of a hook that is durable here in line to be published; false when there is no
-    /// room for it now.
-    pub(super) fn feed(&self, seq: Seq, mut kept: Kept) -> bool {
+    /// room for it now. Should it get stuck, `held` is given up: no `duplicate` for a hook that is
+    /// safe in one place only.
+    pub(super) fn feed(&self, seq: Seq, mut kept: Kept, held: Option<Held>) -> bool {
         kept.quota_bytes = kept.envelope.len() as u64 + ENTRY_BYTES;
         if self.pending.borrow().get(seq).is_some() {
             return true;
@@ -347,7 +349,13 @@ impl ShardLog {
         if !self.core.lease.take(&node.ceilings, kept.quota_bytes) {
             return false;
         }
-        self.pending.borrow_mut().carry(seq, kept, true, false);
+        let id = kept.id;
+        let mut pending = self.pending.borrow_mut();
+        pending.carry(seq, kept, true, false);
+        if let Some(held) = held {
+            pending.hold(id, held);
+        }
+        drop(pending);
         self.wake_work();
         true
     }

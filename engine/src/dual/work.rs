@@ -29,16 +29,24 @@ pub(crate) struct Work<D: Disk> {
     pub(crate) log: Rc<ShardLog>,
     pub(super) commit: Commit<D>,
     pub(super) host: Rc<dyn Host>,
+    /// The store's key of dedupe hashes.
+    pub(super) hash_key: [u8; 16],
     is_resetting: Cell<bool>,
 }
 
 impl<D: Disk> Work<D> {
     /// Puts it together. [`Work::start`] runs it.
-    pub(crate) fn new(log: Rc<ShardLog>, commit: Commit<D>, host: Rc<dyn Host>) -> Rc<Work<D>> {
+    pub(crate) fn new(
+        log: Rc<ShardLog>,
+        commit: Commit<D>,
+        host: Rc<dyn Host>,
+        hash_key: [u8; 16],
+    ) -> Rc<Work<D>> {
         Rc::new(Work {
             log,
             commit,
             host,
+            hash_key,
             is_resetting: Cell::new(false),
         })
     }

@@ -130,6 +130,7 @@ impl<D: Disk> Shard<D> {
     /// Opens the store and starts the commit. Deliveries start with [`Dispatch::start`].
     pub async fn open(parts: ShardParts<D>) -> Result<Shard<D>, OpenError> {
         let (id, segment_bytes) = (parts.store.shard, parts.store.segment_bytes);
+        let hash_key = parts.store.hash_key;
         let (store, report) = Store::open(parts.disk, Rc::clone(&parts.host), parts.store).await?;
         let listener = Rc::new(ShardListener {
             host: Rc::clone(&parts.host),
@@ -145,7 +146,7 @@ impl<D: Disk> Shard<D> {
             log.clone().map(|log| log as Rc<dyn LogHalf>),
             Rc::clone(&listener) as Rc<dyn Listener>,
         );
-        let work = log.map(|log| Work::new(log, commit.clone(), Rc::clone(&parts.host)));
+        let work = log.map(|log| Work::new(log, commit.clone(), Rc::clone(&parts.host), hash_key));
         let queued = commit.clone();
         let dispatch = Dispatch::new(
             parts.host,

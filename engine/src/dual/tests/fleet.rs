@@ -88,7 +88,7 @@ impl ClaimStore for Fleet {
         }
     }
 
-    fn release(&self, claim: Claim) {
+    fn give_up(&self, claim: Claim, _now_s: u32) {
         let mut rows = self.rows.borrow_mut();
         if rows.get(&claim.key).is_some_and(|row| row.id == claim.id) {
             rows.remove(&claim.key);
@@ -144,7 +144,7 @@ impl Item for Post {
         };
         match remains {
             Remains::Complete => self.fleet.promote(claim, 60, 0),
-            Remains::Nothing => self.fleet.release(claim),
+            Remains::Nothing => self.fleet.give_up(claim, 0),
             Remains::Carried { .. } => {
                 if self.log.hold(self.id, held) == Hold::Completed {
                     self.fleet.promote(claim, 60, 0);

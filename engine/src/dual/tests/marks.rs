@@ -186,3 +186,33 @@ fn a_boot_publishes_what_is_above_the_watermark_and_not_what_it_was_just_seen_to
         "and the mark follows"
     );
 }
+
+#[test]
+fn until_a_hook_found_stuck_at_a_boot_completes_its_dedupe_row_counts_as_absent() {
+    let rig = rig().serve();
+    rig.shard.dispatch.set_paused(rig.sink(), true);
+    rig.script.set(Mode::Lost);
+    rig.post("a");
+    rig.run_ms(100);
+    let again = rig.crash();
+    let first = {
+        let state = again.shard.store.state();
+        let slot = state.hooks().next().unwrap();
+        state.hook(slot).unwrap().id
+    };
+    again.script.refuses.borrow_mut().insert(first);
+    let again = again.serve();
+    assert_eq!(again.node.pending().stuck, 1);
+    let second = again.posted("a").answered();
+    assert_eq!((second.status, second.duplicate), (201, false));
+    assert_ne!(second.id, Some(first));
+    again.script.refuses.borrow_mut().clear();
+    again.run_ms(63_000);
+    assert_eq!(again.node.pending().carried, 0);
+    assert_eq!(again.posted("a").answered().id, second.id, "left alone");
+    // Had nobody come meanwhile, its row would stand again.
+    let third = rig.crash();
+    let third = third.serve();
+    let retry = third.posted("a").answered();
+    assert_eq!((retry.duplicate, retry.id), (true, Some(first)));
+}

@@ -37,6 +37,8 @@ sources:
     sinks: [ { name: out, type: log } ]
 ";
 
+const HASH_KEY: [u8; 16] = [3; 16];
+
 pub const UNAVAILABLE: Class = Class::Unavailable;
 
 fn config() -> &'static Arc<Config> {
@@ -194,6 +196,7 @@ impl Rig {
             host: Rc::clone(&host_dyn),
             store: StoreConfig {
                 store_uuid: [5; 16],
+                hash_key: HASH_KEY,
                 segment_bytes: 256 << 10,
                 group_bytes_max: 32 << 10,
                 min_free_bytes: 0,
@@ -214,6 +217,8 @@ impl Rig {
             log: Some(Rc::clone(&core)),
         };
         let shard = Rc::new(world.block_on(Shard::open(parts)).unwrap().unwrap());
+        let restored = shard.restore_claims(&desk, host.wall_ms() / 1000, || async {});
+        world.block_on(restored).unwrap().unwrap();
         let sources = SourceTable::build(config(), |tenant, source, name| {
             let no = shard.sink_no(tenant, source, name);
             no.map_err(|e| e.to_string())
@@ -224,7 +229,7 @@ impl Rig {
             desk: Rc::clone(&desk),
             commit: shard.commit.clone(),
             core: 0,
-            hash_key: [3; 16],
+            hash_key: HASH_KEY,
             limits: IngestLimits {
                 body_bytes_max: 1 << 20,
                 intake_retry_after_s: 2,

@@ -4,6 +4,8 @@
 
 #[path = "node/backups.rs"]
 mod backups;
+#[path = "node/dual.rs"]
+mod dual;
 
 use std::fs;
 use std::io::{Read, Write};

@@ -67,6 +67,23 @@ fn tryout_listens_on_loopback_only() {
 }
 
 #[test]
+fn the_dual_example_is_accepted_with_brokers_and_without() {
+    let text = include_str!("../../../docs/examples/dual.yml");
+    let kind = |env: &[(&str, &str)]| {
+        let config = load_text(text, env)
+            .unwrap_or_else(|e| panic!("{e}"))
+            .config;
+        (config.wal.kind, config.intake.unwrap().kind)
+    };
+    assert_eq!(
+        kind(&[("ANKUSA_INTAKE_TYPE", "memory")]),
+        (WalType::Dual, IntakeType::Memory)
+    );
+    #[cfg(feature = "kafka")]
+    assert_eq!(kind(&[]), (WalType::Dual, IntakeType::Kafka));
+}
+
+#[test]
 fn the_example_is_accepted_and_read() {
     let loaded = load_text(EXAMPLE, EXAMPLE_ENV).unwrap();
     assert_eq!(loaded.warnings, []);

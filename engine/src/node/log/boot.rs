@@ -64,6 +64,7 @@ async fn lead(core: &Rc<Core>, intake: &Arc<Intake>) -> Result<(), String> {
     let registry = core.observer.metrics.registry();
     registry.node_observe(Metric::IntakeReplayDuration, 0, us);
     tracing::info!("recovered: {summary}");
+    same_partition(core.keeper.facts().intake_partition, partition)?;
     say_warnings(intake).await;
     intake.status.set_boot_reason(None);
     intake.log.set_verified(true);
@@ -84,6 +85,16 @@ fn refuse_foreign(store: Option<&str>, config: &str) -> Result<(), String> {
             config: config.to_owned(),
         }
         .to_string()),
+        _ => Ok(()),
+    }
+}
+
+/// What was stamped is what is published to: else a replay would read another partition.
+fn same_partition(stamped: Option<u32>, ours: u32) -> Result<(), String> {
+    match stamped {
+        Some(stamped) if stamped != ours => Err(format!(
+            "the store's partition of the intake log is {stamped}, this boot publishes to {ours}: start again"
+        )),
         _ => Ok(()),
     }
 }

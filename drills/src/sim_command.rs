@@ -24,6 +24,9 @@ pub(crate) struct SimArgs {
     /// Threads; 0: one for each CPU
     #[arg(long, default_value_t = 0)]
     threads: usize,
+    /// With an intake log: the dual commit
+    #[arg(long)]
+    dual: bool,
     /// Instead, fail every operation of a short history and cut the power at every flush
     #[arg(long, conflicts_with_all = ["seeds", "ops", "faults", "threads"])]
     enumerate: bool,
@@ -76,11 +79,15 @@ pub(crate) fn sim(args: &SimArgs) -> Result<bool> {
         ops: args.ops,
         faults: args.faults,
         threads,
+        dual: args.dual,
     });
     println!(
         "sim: met {} (at least {} faults in a seed)",
         outcome.counters, outcome.faults_min
     );
+    if args.dual {
+        println!("sim: the log {}", outcome.log);
+    }
     println!("sim: did {}", outcome.tally);
     for report in &outcome.failed {
         tell(report, args);
@@ -101,9 +108,13 @@ fn one(seed: u64, args: &SimArgs) -> bool {
         ops: args.ops,
         faults: args.faults,
         trace: !args.quiet,
+        dual: args.dual,
         ..Plan::of(seed)
     });
     println!("sim: met {}", report.counters);
+    if args.dual {
+        println!("sim: the log {}", report.log);
+    }
     println!("sim: did {}", report.tally);
     println!("sim: trace hash {:016x}", report.hash);
     if report.violations.is_empty() {
@@ -116,8 +127,12 @@ fn one(seed: u64, args: &SimArgs) -> bool {
 
 fn tell(report: &Report, args: &SimArgs) {
     println!(
-        "sim: seed {} is broken; replay: ankusa-drills sim --seed {} --ops {} --faults {}",
-        report.seed, report.seed, args.ops, args.faults
+        "sim: seed {} is broken; replay: ankusa-drills sim --seed {} --ops {} --faults {}{}",
+        report.seed,
+        report.seed,
+        args.ops,
+        args.faults,
+        if args.dual { " --dual" } else { "" }
     );
     for violation in report.violations.iter().take(10) {
         println!("sim:   {violation}");

@@ -127,6 +127,11 @@ pub struct Book {
     pub attempts: RefCell<BTreeMap<(Id, &'static str), u32>>,
     /// Lives that ended with a clean stop.
     pub clean_lives: RefCell<BTreeSet<u32>>,
+    /// Lives after which the host was lost, with everything on it.
+    pub host_losses: RefCell<BTreeSet<u32>>,
+    /// Hooks whose key may be another's as well: their claim was given up, or they were in one
+    /// place only when that place was lost.
+    pub given_up: RefCell<BTreeSet<Id>>,
     /// The present life.
     pub life: Cell<u32>,
     violations: RefCell<Vec<Violation>>,
@@ -207,6 +212,16 @@ impl Book {
             );
         }
         Some((hook.seq, hook.id, number))
+    }
+
+    /// A carried hook gave its claim up.
+    pub fn gave_up(&self, id: Id) {
+        self.given_up.borrow_mut().insert(id);
+    }
+
+    /// Host losses before this life.
+    pub fn losses_before(&self, life: u32) -> usize {
+        self.host_losses.borrow().range(..life).count()
     }
 
     /// Whether a hook has reached some sink.

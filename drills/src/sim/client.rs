@@ -13,6 +13,7 @@ use bytes::Bytes;
 use crate::ledger;
 
 use super::book::{Answer, Book, Hex, Id, Kind, parse_id, target};
+use super::log::SimLog;
 use super::medium;
 use super::node::{Core, Node};
 use super::trace::Trace;
@@ -27,11 +28,19 @@ pub struct Client {
     has_probes: bool,
     /// The disks of today, for the probes.
     pub disks: RefCell<Vec<SimDisk>>,
+    /// The intake log, where there is one, for the probes.
+    pub log: Option<SimLog>,
 }
 
 impl Client {
     /// A client that has sent nothing.
-    pub fn new(book: &Rc<Book>, trace: &Rc<Trace>, seed: u64, has_probes: bool) -> Rc<Client> {
+    pub fn new(
+        book: &Rc<Book>,
+        trace: &Rc<Trace>,
+        seed: u64,
+        has_probes: bool,
+        log: Option<SimLog>,
+    ) -> Rc<Client> {
         Rc::new(Client {
             rng: RefCell::new(SimRng::stream(seed, 22)),
             book: Rc::clone(book),
@@ -40,6 +49,7 @@ impl Client {
             keys: Cell::new(0),
             has_probes,
             disks: RefCell::default(),
+            log,
         })
     }
 
@@ -203,8 +213,14 @@ impl Client {
         self.book.answered(number, answer);
     }
 
-    /// A hook that is acked, or whose duplicate is, is on the medium or was delivered.
+    /// A hook that is acked, or whose duplicate is, is in the log where there is one, and on the
+    /// medium or was delivered.
     fn probe_ack(&self, number: u64, id: Id) {
+        let is_in_log = self.log.as_ref().is_none_or(|log| log.ever_held(&id));
+        if self.has_probes && !is_in_log {
+            let text = format!("{} for request {number}: not in the log", Hex(&id));
+            self.book.broken(Kind::EarlyAck, text);
+        }
         if !self.has_probes || self.draw(8) > 0 || self.book.is_delivered(&id) {
             return;
         }

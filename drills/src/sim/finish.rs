@@ -83,7 +83,10 @@ impl Run {
         let is_drained = || {
             shards.iter().all(|shard| {
                 let counts = shard.store.state().counts();
+                let carried = shard.log().map_or(0, |log| log.facts().carried);
                 counts.rows_pending + counts.rows_scheduled == 0
+                    && carried == 0
+                    && counts.held_by_log == 0
                     && shard.store.durable_lsn() == shard.store.applied_lsn()
                     && shard.store.queued() == 0
             })

@@ -63,6 +63,11 @@ fn duplicates(book: &Book) {
             by_key.entry(key).or_default().insert(delivery.id);
         }
     }
+    let given_up = book.given_up.borrow();
+    for ids in by_key.values_mut() {
+        // A carried hook that gave its claim up, or was on a lost host only, may have a second.
+        ids.retain(|id| !given_up.contains(id));
+    }
     for (key, ids) in by_key.iter().filter(|(_, ids)| ids.len() > 1) {
         let ids: Vec<String> = ids.iter().map(|id| Hex(id).to_string()).collect();
         book.broken(Kind::DuplicateHook, format!("{key} has {ids:?}"));
@@ -71,12 +76,17 @@ fn duplicates(book: &Book) {
 
 /// A seq of a shard is one hook's, and a hook has one place.
 fn places(book: &Book) {
-    let mut by_place: BTreeMap<(u16, u64), Id> = BTreeMap::new();
-    let mut by_id: BTreeMap<Id, (u16, u64)> = BTreeMap::new();
+    let mut by_place: BTreeMap<(usize, u16, u64), Id> = BTreeMap::new();
+    let mut by_id: BTreeMap<Id, (usize, u16, u64)> = BTreeMap::new();
     for delivery in book.deliveries.borrow().iter() {
-        let place = (delivery.shard, delivery.seq);
+        // What was on a lost host only is nowhere: its place may be another's.
+        let era = book.losses_before(delivery.life);
+        let place = (era, delivery.shard, delivery.seq);
         let id = *by_place.entry(place).or_insert(delivery.id);
         let known = *by_id.entry(delivery.id).or_insert(place);
+        if id == delivery.id && (known.1, known.2) == (place.1, place.2) {
+            continue;
+        }
         if id != delivery.id || known != place {
             let text = format!(
                 "{} at {place:?}, {} at {known:?}",
@@ -94,6 +104,9 @@ fn repeats(book: &Book) {
     let clean = book.clean_lives.borrow();
     for ((id, sink), lives) in book.confirmed.borrow().iter() {
         for pair in lives.windows(2) {
+            if book.losses_before(pair[1]) > book.losses_before(pair[0]) {
+                continue;
+            }
             if pair[0] == pair[1] || clean.contains(&pair[0]) {
                 let text = format!("{} to {sink} in life {} and {}", Hex(id), pair[0], pair[1]);
                 book.broken(Kind::ExtraDelivery, text);

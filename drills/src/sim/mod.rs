@@ -22,8 +22,10 @@ pub mod run;
 pub mod sweep;
 
 mod client;
+mod dual;
 mod faults;
 mod finish;
+mod log;
 mod medium;
 mod node;
 mod reader;
@@ -31,6 +33,7 @@ mod sinks;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod weather;
 mod wire;
 
 pub use book::{Kind, Violation};

@@ -12,14 +12,17 @@ use ankusa_engine::commit::QueueLimits;
 use ankusa_engine::commit::driver::GroupLimits;
 use ankusa_engine::config::{Config, Env, load};
 use ankusa_engine::dispatch::Limits;
+use ankusa_engine::dual::NodeLog;
 use ankusa_engine::ingest::{Ingest, IngestLimits, IngestParts, Readiness, SourceTable};
 use ankusa_engine::metrics::{MetricsConfig, Registry};
 use ankusa_engine::node::observe::CoreObserver;
 use ankusa_engine::shard::{Shard, ShardParts};
+use ankusa_recovery::Refusal;
 use ankusa_wal::disk::sim::SimDisk;
 use ankusa_wal::sim::{SimHost, SimWorld};
 use ankusa_wal::{Host, OpenError, ShardId, StoreConfig, SyncMode, TaskClass};
 
+use super::dual::Dual;
 use super::sinks::Sinks;
 use super::wire::Wires;
 
@@ -101,8 +104,8 @@ pub enum Stage {
     Booting,
     /// All cores serve.
     Serving,
-    /// A core does not boot, with the shard and why.
-    Failed(usize, OpenError),
+    /// A core does not boot.
+    Failed(Failure),
 }
 
 /// One core.
@@ -114,13 +117,31 @@ pub struct Core {
     /// The pipeline, once it serves.
     pub ingest: RefCell<Option<Rc<Ingest<SimDisk>>>>,
     desk: Rc<Desk>,
-    failure: RefCell<Option<(usize, OpenError)>>,
+    failure: RefCell<Option<Failure>>,
+    is_open: Cell<bool>,
+    may_serve: Cell<bool>,
+}
+
+impl Core {
+    /// The claims it owns.
+    pub fn desk(&self) -> &Rc<Desk> {
+        &self.desk
+    }
+}
+
+/// Why a core does not boot.
+pub enum Failure {
+    /// A shard does not open.
+    Open(usize, OpenError),
+    /// The steps of recovery refuse.
+    Recovery(Refusal),
 }
 
 /// One life of the node.
 pub struct Node {
     /// Its cores.
     pub cores: Vec<Rc<Core>>,
+    log: Option<(Dual, Arc<NodeLog>)>,
     world: SimWorld,
     is_alive: Rc<Cell<bool>>,
     stopped: Rc<Cell<usize>>,
@@ -136,6 +157,7 @@ impl Node {
         disks: &[SimDisk],
         sinks: &Rc<Sinks>,
         cores: usize,
+        dual: Option<&Dual>,
     ) -> Node {
         let is_alive = Rc::new(Cell::new(true));
         let wires = Wires::new(world, cores, Rc::clone(&is_alive));
@@ -143,7 +165,7 @@ impl Node {
             cores,
             sources: vec!["plain".into(), "keyed".into()],
             sinks: vec!["first".into(), "second".into()],
-            with_intake: false,
+            with_intake: dual.is_some(),
         });
         let cores: Vec<Rc<Core>> = (0..cores)
             .map(|index| {
@@ -163,9 +185,12 @@ impl Node {
                     shards: RefCell::default(),
                     ingest: RefCell::default(),
                     failure: RefCell::default(),
+                    is_open: Cell::new(false),
+                    may_serve: Cell::new(dual.is_none()),
                 })
             })
             .collect();
+        let log = dual.map(|dual| (dual.clone(), dual.node_log(cores.len())));
         for (index, core) in cores.iter().enumerate() {
             let own: Vec<(usize, SimDisk)> = (index..disks.len())
                 .step_by(cores.len())
@@ -178,13 +203,36 @@ impl Node {
                 own,
                 Rc::clone(sinks),
                 Arc::clone(&registry),
+                log.clone(),
             );
             core.host.spawn(TaskClass::Ingest, Box::pin(boot));
             core.host
                 .spawn(TaskClass::Ingest, Box::pin(sweep(Rc::clone(core))));
         }
+        if let Some((dual, node_log)) = &log {
+            let (dual, node_log) = (dual.clone(), Arc::clone(node_log));
+            let all = cores.clone();
+            let lead = async move {
+                let host = Rc::clone(&all[0].host);
+                while !all.iter().all(|core| core.is_open.get()) {
+                    host.sleep(Duration::from_millis(1)).await;
+                }
+                let recovered = dual.recover(all.clone(), config(), HASH_KEY).await;
+                if let Err(refusal) = recovered {
+                    *all[0].failure.borrow_mut() = Some(Failure::Recovery(refusal));
+                    return;
+                }
+                for core in &all {
+                    core.may_serve.set(true);
+                }
+                drop(all);
+                dual.keep(host, node_log).await;
+            };
+            cores[0].host.spawn(TaskClass::Dispatch, Box::pin(lead));
+        }
         Node {
             cores,
+            log,
             world: world.clone(),
             is_alive,
             stopped: Rc::default(),
@@ -196,8 +244,8 @@ impl Node {
     /// How far it is.
     pub fn stage(&self) -> Stage {
         for core in &self.cores {
-            if let Some((shard, error)) = core.failure.borrow_mut().take() {
-                return Stage::Failed(shard, error);
+            if let Some(failure) = core.failure.borrow_mut().take() {
+                return Stage::Failed(failure);
             }
         }
         if self.cores.iter().all(|core| core.ingest.borrow().is_some()) {
@@ -224,16 +272,25 @@ impl Node {
                 Rc::clone(&self.stopped),
                 Rc::clone(&self.unclean),
             );
-            let host = Rc::clone(&core.host);
+            let (host, log) = (Rc::clone(&core.host), self.log.clone());
             let end = async move {
                 if let Some(ingest) = core.ingest.borrow().as_ref() {
                     ingest.close();
                 }
                 let shards = core.shards.borrow().clone();
-                for shard in shards {
+                for shard in &shards {
                     let was_quiet = shard.dispatch.stop(Duration::from_secs(5)).await;
                     shard.commit.drain().await;
-                    if shard.store.close().await.is_err() || !was_quiet {
+                    unclean.set(unclean.get() + usize::from(!was_quiet));
+                }
+                if let Some((dual, node_log)) = &log {
+                    dual.ask_head(node_log).await;
+                }
+                for shard in shards {
+                    if log.is_some() {
+                        shard.commit.settle_marks(Duration::from_secs(2)).await;
+                    }
+                    if shard.store.close().await.is_err() {
                         unclean.set(unclean.get() + 1);
                     }
                 }
@@ -274,6 +331,7 @@ async fn boot(
     own: Vec<(usize, SimDisk)>,
     sinks: Rc<Sinks>,
     registry: Arc<Registry>,
+    log: Option<(Dual, Arc<NodeLog>)>,
 ) {
     let config = config();
     let host = Rc::clone(&core.host) as Rc<dyn Host>;
@@ -281,6 +339,9 @@ async fn boot(
         Ok(observer) => observer,
         Err(why) => panic!("{why}"),
     };
+    let way = log
+        .as_ref()
+        .map(|(dual, node)| dual.core_log(node, index, &core.host, &core.desk, &observer.metrics));
     for (shard, disk) in own {
         let opened = Shard::open(ShardParts {
             disk,
@@ -301,13 +362,13 @@ async fn boot(
             },
             sinks: sinks.of_shard(shard as u16),
             observer: Rc::clone(&observer),
-            log: None,
+            log: way.clone(),
         })
         .await;
         match opened {
             Ok(shard) => core.shards.borrow_mut().push(Rc::new(shard)),
             Err(error) => {
-                *core.failure.borrow_mut() = Some((shard, error));
+                *core.failure.borrow_mut() = Some(Failure::Open(shard, error));
                 return;
             }
         }
@@ -317,10 +378,15 @@ async fn boot(
         let rest = || host.yield_now();
         let now_s = host.wall_ms() / 1000;
         if let Err(error) = shard.restore_claims(&core.desk, now_s, rest).await {
-            *core.failure.borrow_mut() = Some((usize::from(shard.id.0), error));
+            *core.failure.borrow_mut() = Some(Failure::Open(usize::from(shard.id.0), error));
             return;
         }
     }
+    core.is_open.set(true);
+    while !core.may_serve.get() {
+        host.sleep(Duration::from_millis(1)).await;
+    }
+    // IMPORTANT: after recovery, which remembers keys as well: each core's rows go before this.
     core.desk.rows_done();
     while !core.desk.has_all_rows() {
         host.sleep(Duration::from_millis(1)).await;

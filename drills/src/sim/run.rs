@@ -10,7 +10,9 @@ use ankusa_wal::{OpenError, StoreConfig, SyncMode, TaskClass};
 
 use super::book::{Book, Kind, Violation};
 use super::client::Client;
-use super::node::{Node, SHARDS, Shape, Stage};
+use super::dual::Dual;
+use super::log::{LogCounters, SimLog, Weather};
+use super::node::{Failure, Node, SHARDS, Shape, Stage};
 use super::sinks::{Mood, SINKS, Sinks};
 use super::trace::Trace;
 use super::{faults, judge, medium};
@@ -37,6 +39,8 @@ pub struct Plan {
     pub trace: bool,
     /// Compare acks and deliveries with the medium now and then.
     pub probes: bool,
+    /// With an intake log: the dual commit.
+    pub dual: bool,
 }
 
 impl Plan {
@@ -48,6 +52,7 @@ impl Plan {
             faults: 5,
             trace: false,
             probes: true,
+            dual: false,
         }
     }
 }
@@ -102,6 +107,10 @@ tally! {
     checkpoints,
     /// Groups written.
     groups,
+    /// Hosts lost with everything on them.
+    hosts_lost,
+    /// Claims that carried records gave up.
+    gave_up,
 }
 
 /// What came of a seed.
@@ -113,6 +122,8 @@ pub struct Report {
     pub violations: Vec<Violation>,
     /// What the disks met.
     pub counters: SimCounters,
+    /// What the log did.
+    pub log: LogCounters,
     /// What was done.
     pub tally: Tally,
     /// Hash of the trace.
@@ -138,12 +149,14 @@ fn with_run(plan: &Plan, book: &Rc<Book>, body: impl FnOnce(&mut Run)) -> Report
     }
     let counters = run.counters_now();
     let tally = run.tally_now();
+    let log = run.dual.as_ref().map(|dual| dual.log.counters());
     // A panic may have left a cell borrowed: then what is left of the world is leaked.
     let _ = catch_unwind(AssertUnwindSafe(|| run.tear_down()));
     Report {
         seed: plan.seed,
         violations: book.violations(),
         counters,
+        log: log.unwrap_or_default(),
         tally,
         hash: trace.hash(),
     }
@@ -195,7 +208,7 @@ pub(super) fn run_watched(
 }
 
 pub(super) struct Run {
-    plan: Plan,
+    pub(super) plan: Plan,
     pub(super) rng: SimRng,
     pub(super) world: SimWorld,
     pub(super) book: Rc<Book>,
@@ -205,7 +218,10 @@ pub(super) struct Run {
     shape: Shape,
     pub(super) disks: Vec<SimDisk>,
     pub(super) node: Option<Node>,
-    past: SimCounters,
+    pub(super) dual: Option<Dual>,
+    /// This run's log may lose what it holds; else its hosts may be lost.
+    pub(super) log_goes_back: bool,
+    pub(super) past: SimCounters,
     pub(super) tally: Tally,
     has_boot_faults: bool,
     is_over: bool,
@@ -234,7 +250,11 @@ impl Run {
         let disks = (0..SHARDS)
             .map(|_| SimDisk::new(world, faults::disk_config(&mut rng)))
             .collect::<Vec<_>>();
-        let client = Client::new(book, trace, plan.seed, plan.probes);
+        let dual = plan
+            .dual
+            .then(|| Dual::new(SimLog::new(world, trace, plan.seed), book));
+        let log = dual.as_ref().map(|dual| dual.log.clone());
+        let client = Client::new(book, trace, plan.seed, plan.probes, log);
         *client.disks.borrow_mut() = disks.clone();
         Run {
             plan: plan.clone(),
@@ -247,6 +267,8 @@ impl Run {
             shape,
             disks,
             node: None,
+            dual,
+            log_goes_back: plan.seed % 4 == 0,
             past: SimCounters::default(),
             tally: Tally::default(),
             has_boot_faults: false,
@@ -317,6 +339,9 @@ impl Run {
     }
 
     fn operation(&mut self) -> Result<(), Over> {
+        if self.dual.is_some() && self.rng.below(14) == 0 {
+            return self.log_operation();
+        }
         let draw = self.rng.below(1_000);
         let Some(node) = &self.node else {
             return Err(Over);
@@ -464,7 +489,15 @@ impl Run {
             }
             self.trace.note(format_args!("boot with {cores} cores"));
             self.plug();
-            let node = Node::start(&self.world, self.shape, &self.disks, &self.sinks, cores);
+            self.log_comes_back();
+            let node = Node::start(
+                &self.world,
+                self.shape,
+                &self.disks,
+                &self.sinks,
+                cores,
+                self.dual.as_ref(),
+            );
             let dies_after =
                 (has_faults && self.rng.below(6) == 0).then(|| self.rng.between(1, 400));
             let mut steps = 0;
@@ -474,8 +507,8 @@ impl Run {
                 match node.stage() {
                     Stage::Booting => dies_after.is_none_or(|most| steps < most),
                     Stage::Serving => false,
-                    Stage::Failed(shard, error) => {
-                        failed = Some((shard, error));
+                    Stage::Failed(failure) => {
+                        failed = Some(failure);
                         false
                     }
                 }
@@ -493,7 +526,12 @@ impl Run {
             }
             match failed {
                 None => self.tally.boots_killed += 1,
-                Some((shard, error)) => {
+                Some(Failure::Recovery(refusal)) => {
+                    self.book
+                        .broken(Kind::Refused, format!("recovery: {refusal}"));
+                    return Err(Over);
+                }
+                Some(Failure::Open(shard, error)) => {
                     self.trace
                         .note(format_args!("shard {shard} does not open: {error}"));
                     if attempt > 8 || !matches!(error, OpenError::Io { .. }) {
@@ -517,12 +555,16 @@ impl Run {
     pub(super) fn end_troubles(&mut self) {
         self.has_boot_faults = false;
         self.is_over = true;
+        if let Some(dual) = &self.dual {
+            dual.log.set_picky(false);
+            dual.log.set_weather(Weather::Sound);
+        }
         self.paused = [false; 2];
         self.set_paused();
     }
 
     /// Hands today's disks to whoever looks at the medium.
-    fn plug(&self) {
+    pub(super) fn plug(&self) {
         *self.client.disks.borrow_mut() = self.disks.clone();
         if self.plan.probes {
             let disks = self.disks.clone();
@@ -596,7 +638,7 @@ impl Run {
         self.plug();
     }
 
-    fn count_life(&mut self) {
+    pub(super) fn count_life(&mut self) {
         let Some(node) = &self.node else { return };
         for shard in node.shards() {
             let stats = shard.store.stats();
@@ -635,8 +677,27 @@ impl Run {
     }
 
     pub(super) fn stuck(&self, what: &str) -> Over {
-        self.book
-            .broken(Kind::Stuck, format!("{what} does not end"));
+        let shards = self.node.as_ref().map(Node::shards).unwrap_or_default();
+        let stand: Vec<String> = shards
+            .iter()
+            .map(|shard| {
+                let store = &shard.store;
+                format!(
+                    "shard {}: applied {} durable {} fenced {} queued {} commit {:?} log {:?}",
+                    shard.id,
+                    store.applied_lsn(),
+                    store.durable_lsn(),
+                    store.is_fenced(),
+                    store.queued(),
+                    shard.commit.depth(),
+                    shard.log().map(|log| log.facts()),
+                )
+            })
+            .collect();
+        self.book.broken(
+            Kind::Stuck,
+            format!("{what} does not end ({})", stand.join("; ")),
+        );
         Over
     }
 
@@ -655,6 +716,8 @@ impl Run {
             tally.acked += u64::from(sent.is_acked());
             tally.duplicates += sent.answers.iter().filter(|a| a.duplicate).count() as u64;
         }
+        tally.hosts_lost = self.book.host_losses.borrow().len() as u64;
+        tally.gave_up = self.book.given_up.borrow().len() as u64;
         tally.delivered = self.book.deliveries.borrow().len() as u64;
         tally
     }

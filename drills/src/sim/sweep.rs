@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use ankusa_wal::disk::sim::SimCounters;
 
+use super::log::LogCounters;
 use super::run::{Plan, Report, Tally, run_seed};
 
 /// Which seeds to run.
@@ -21,6 +22,8 @@ pub struct Sweep {
     pub faults: u32,
     /// Threads.
     pub threads: usize,
+    /// With an intake log.
+    pub dual: bool,
 }
 
 /// What came of them.
@@ -30,6 +33,8 @@ pub struct Outcome {
     pub seeds: u64,
     /// Faults met, by kind.
     pub counters: SimCounters,
+    /// What the log did.
+    pub log: LogCounters,
     /// Fewest faults that a seed met.
     pub faults_min: u64,
     /// What was done.
@@ -77,6 +82,7 @@ fn one(plan: &Sweep, seed: u64) -> Plan {
     Plan {
         ops: plan.ops,
         faults: plan.faults,
+        dual: plan.dual,
         ..Plan::of(seed)
     }
 }
@@ -85,6 +91,7 @@ fn add(all: &Mutex<Outcome>, report: Report) -> bool {
     let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
     all.seeds += 1;
     all.counters += report.counters;
+    all.log += report.log;
     all.tally += report.tally;
     all.faults_min = all.faults_min.min(report.counters.faults());
     if !report.violations.is_empty() {

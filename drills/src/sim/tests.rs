@@ -23,6 +23,7 @@ fn seeds_keep_every_promise_and_meet_what_they_are_meant_to() {
         ops: 200,
         faults: 5,
         threads: 2,
+        dual: false,
     });
     for report in &outcome.failed {
         println!("seed {}: {:?}", report.seed, report.violations);

@@ -230,9 +230,12 @@ impl Claims {
         }
     }
 
-    /// A durable row read at boot. The newest hook wins nothing: the first row of a key stays.
+    /// A durable row read at boot. Of two rows of a key the newer hook's stays (ids rise with
+    /// time): the older one gave its claim up, or the newer would not have been taken. Else the
+    /// older, given up once more at this boot, would take the key of an acked hook with it.
     pub fn restore(&mut self, key: KeyHash, id: HookId, expiry_s: u32, now_s: u32) {
-        if expiry_s > now_s && self.rows.get(key, now_s).is_none() {
+        let is_newer = self.rows.get(key, now_s).is_none_or(|held| held < id);
+        if expiry_s > now_s && is_newer {
             self.rows.insert(key, id, expiry_s, now_s);
         }
     }

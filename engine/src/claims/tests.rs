@@ -250,3 +250,20 @@ fn a_claim_given_up_frees_its_key_pending_or_promoted_and_no_other_hooks() {
         Some(Answer::Granted)
     );
 }
+
+/// A hook that the log refused for good gave its key up, and the retry was acked under a new id.
+/// At the next boot the rows of both are read, in any order; the refused one gives up once more.
+#[test]
+fn a_hook_given_up_at_a_boot_does_not_take_the_key_of_its_successor_with_it() {
+    for order in [[1, 2], [2, 1]] {
+        let mut claims = Claims::new(10);
+        for n in order {
+            claims.restore(key(1), id(n), 100, 0);
+        }
+        claims.give_up(key(1), id(1), 0, &mut Vec::new());
+        assert_eq!(
+            claims.claim(key(1), id(3), ticket(3), 0),
+            Some(Answer::Duplicate(id(2)))
+        );
+    }
+}

@@ -409,7 +409,11 @@ impl<D: Disk> Inner<D> {
         let others = self.wants_group();
         let is_own = self.own.borrow().is_due(others);
         if is_own || others {
-            if self.store.poll_ready(cx).is_ready() && self.start(is_own) {
+            // IMPORTANT: asked again after a group could not begin: only then does the store know
+            // how large it is, and whom to wake when there is a slot for it.
+            if self.store.poll_ready(cx).is_ready()
+                && (self.start(is_own) || self.store.poll_ready(cx).is_ready())
+            {
                 // One group, then let others run; the next one follows at once.
                 cx.waker().wake_by_ref();
             }

@@ -40,7 +40,7 @@ use super::beats::Beats;
 use super::log::{self, Intake, Way};
 use super::message::{Event, Message};
 use super::observe::CoreObserver;
-use super::open::{open_shards, restore_claims};
+use super::open::{all_claims, open_shards, restore_claims};
 use super::ready::{self, ReadyCache};
 use super::stop::shut_down;
 
@@ -170,6 +170,7 @@ async fn live(start: Start) -> Result<Option<String>, String> {
         if !booted.or(stopped).await? {
             return Ok(shut_down(&core, None).await);
         }
+        all_claims(&core).await;
     }
     let server = begin(&core, start, admin).await?;
     stop.wait().await;
@@ -240,8 +241,8 @@ async fn open(start: &Start) -> Result<(Rc<Core>, Rc<Flag>), String> {
         core: start.index,
         lines,
     });
-    while !core.desk.has_all_rows() {
-        host.sleep(Duration::from_millis(1)).await;
+    if core.intake.is_none() {
+        all_claims(&core).await;
     }
     core.is_open.set(true);
     Ok((core, stop))

@@ -97,8 +97,16 @@ pub(super) async fn restore_claims(core: &Rc<Core>) -> Result<(), String> {
         let restored = shard.restore_claims(&core.desk, now_s, rest).await;
         restored.map_err(|error| format!("shard {}: {error}", shard.id))?;
     }
-    core.desk.rows_done();
     Ok(())
+}
+
+/// Says that this core has handed all its rows over, and waits until every core has.
+pub(super) async fn all_claims(core: &Rc<Core>) {
+    // IMPORTANT: after recovery, which remembers keys as well: a core's rows go before this.
+    core.desk.rows_done();
+    while !core.desk.has_all_rows() {
+        core.host.sleep(Duration::from_millis(1)).await;
+    }
 }
 
 /// The rows of other cores wait in the mesh; do not run ahead of it.

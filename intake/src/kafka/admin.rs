@@ -93,7 +93,10 @@ impl Admin {
                     sys::RD_KAFKA_EVENT_ERROR => {
                         let code = sys::rd_kafka_event_error(event) as i32;
                         let text = CStr::from_ptr(sys::rd_kafka_event_error_string(event));
-                        let text = text.to_string_lossy().into_owned();
+                        let text = text.to_string_lossy();
+                        // What follows are times and counts: the same error would be another text.
+                        let text = text.split(" (after ").next().unwrap_or_default();
+                        let text = text.to_owned();
                         tracing::debug!(code, text, "the Kafka client reports");
                         self.note(code, text);
                     }

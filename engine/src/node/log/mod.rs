@@ -79,6 +79,6 @@ impl Intake {
 
     /// Whether the log keeps the node from being ready, and why.
     pub fn reason(&self) -> Option<String> {
-        self.status.reason(&self.log)
+        self.status.reason(&self.log, self.adapter.log().ready())
     }
 }

@@ -6,6 +6,8 @@
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use ankusa_intake::Readiness;
+
 use crate::dual::{BreakerState, NodeLog};
 
 /// How far the boot is.
@@ -103,8 +105,8 @@ impl Status {
         is_news
     }
 
-    /// Why the node is not ready, as far as its log is concerned.
-    pub fn reason(&self, log: &NodeLog) -> Option<String> {
+    /// Why the node is not ready, as far as its log is concerned; `adapter`: how that stands.
+    pub fn reason(&self, log: &NodeLog, adapter: Readiness) -> Option<String> {
         let boot = lock(&self.boot).clone();
         let topic = lock(&self.topic).clone();
         match self.word(log) {
@@ -112,7 +114,7 @@ impl Status {
             _ if self.phase() != Phase::Serving => boot.or(topic),
             _ => topic.or_else(|| {
                 Some(format!(
-                    "the intake log does not answer; the breaker is {}",
+                    "the intake log: {adapter}; the breaker is {}",
                     log.breaker().word()
                 ))
             }),

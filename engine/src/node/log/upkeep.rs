@@ -12,11 +12,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ankusa_intake::{AskError, Verified};
+use ankusa_intake::{AskError, Readiness, Verified};
 use ankusa_wal::{Host, IntakeIdentity, TaskClass};
 use futures_lite::FutureExt;
 
-use super::{Intake, Phase};
+use super::{Intake, Phase, what_to_do};
 use crate::metrics::Metric;
 use crate::node::ask;
 use crate::node::core::Core;
@@ -50,7 +50,7 @@ async fn look(core: &Rc<Core>, intake: &Arc<Intake>) {
         let readiness = intake.adapter.log().ready();
         // Only a change is news: what was said a second ago must not undo a confirm since.
         if last != Some(readiness) {
-            if last.is_some() || readiness != ankusa_intake::Readiness::Unknown {
+            if last.is_some() || readiness != Readiness::Unknown {
                 tracing::info!("the intake log: {readiness}");
             }
             intake.log.set_readiness(readiness);
@@ -108,7 +108,9 @@ async fn question(core: &Rc<Core>, intake: &Arc<Intake>) {
             registry.node_set(Metric::IntakeOffsetLag, lag_ms);
         }
         round += 1;
-        if round % VERIFY_ROUNDS == 0 {
+        // While it is not good, each time: the reason is wanted now, and so is its end.
+        let is_bad = !intake.log.is_verified() || is_refusing(intake.adapter.log().ready());
+        if round % VERIFY_ROUNDS == 0 || is_bad {
             let epoch = intake.log.epoch();
             let answer = intake.adapter.log().verify(intake.expected).await;
             judge(core, intake, answer, epoch);
@@ -183,6 +185,11 @@ pub async fn ask_head(intake: &Arc<Intake>, host: &dyn Host) {
     }
 }
 
+/// The log answers, with a refusal that has a reason.
+fn is_refusing(readiness: Readiness) -> bool {
+    matches!(readiness, Readiness::Denied | Readiness::NotFound)
+}
+
 /// What an answer about the topic means for a node that serves.
 fn judge(core: &Rc<Core>, intake: &Arc<Intake>, answer: Result<Verified, AskError>, epoch: u64) {
     match answer {
@@ -213,7 +220,7 @@ fn judge(core: &Rc<Core>, intake: &Arc<Intake>, answer: Result<Verified, AskErro
         // It is not there, or we may not ask: nobody knows what it keeps.
         Err(error @ (AskError::NotFound(_) | AskError::Denied(_))) => {
             intake.log.set_verified(false);
-            let why = format!("intake topic unverified: {error}");
+            let why = format!("intake topic unverified: {}", what_to_do(&error, intake));
             if intake.status.set_topic_reason(Some(why.clone())) {
                 tracing::error!("not ready: {why}");
             }

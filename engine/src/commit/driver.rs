@@ -25,6 +25,9 @@ use super::{Carried, Committer, InFlight, Item, LogOutcome, Open, QueueLimits, T
 const QUEUED_LINGER: Duration = Duration::from_millis(10);
 const QUEUED_RECORDS: usize = 1024;
 
+/// Answers of the log taken before others get the core: each may mean a copy of its record.
+const ANSWERS_MAX: usize = 256;
+
 /// How often deadlines are looked at.
 const SWEEP: Duration = Duration::from_millis(100);
 
@@ -116,6 +119,16 @@ pub trait Listener {
 
     /// A group settled after so long.
     fn group_settled(&self, outcome: Outcome, micros: u64);
+}
+
+/// What became of an attempt to start a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Begun {
+    Started,
+    /// The store has no room for it yet.
+    NoRoom,
+    /// There was nothing to write.
+    Nothing,
 }
 
 /// Ceilings of one group.
@@ -409,12 +422,16 @@ impl<D: Disk> Inner<D> {
         let others = self.wants_group();
         let is_own = self.own.borrow().is_due(others);
         if is_own || others {
-            // IMPORTANT: asked again after a group could not begin: only then does the store know
-            // how large it is, and whom to wake when there is a slot for it.
-            if self.store.poll_ready(cx).is_ready()
-                && (self.start(is_own) || self.store.poll_ready(cx).is_ready())
-            {
+            let is_ready = self.store.poll_ready(cx).is_ready();
+            let again = match is_ready.then(|| self.start(is_own)) {
                 // One group, then let others run; the next one follows at once.
+                Some(Begun::Started) => true,
+                // NOTE: the store knows only now how much room was wanted: ask again, or nobody
+                // would wake this task when there is as much.
+                Some(Begun::NoRoom) => self.store.poll_ready(cx).is_ready(),
+                Some(Begun::Nothing) | None => false,
+            };
+            if again {
                 cx.waker().wake_by_ref();
             }
         } else {
@@ -458,13 +475,17 @@ impl<D: Disk> Inner<D> {
         let Some(log) = &self.log else {
             return;
         };
-        while let Poll::Ready(answer) = log.poll_answer(cx) {
+        for _ in 0..ANSWERS_MAX {
+            let Poll::Ready(answer) = log.poll_answer(cx) else {
+                return;
+            };
             let mut committer = self.committer.borrow_mut();
             let carry = &mut |carried: &Carried<'_>| self.carry(carried);
             let in_flight = committer.log(answer.seq, answer.outcome(), carry);
             drop(committer);
             log.answered(&answer, in_flight);
         }
+        cx.waker().wake_by_ref();
     }
 
     fn carry(&self, carried: &Carried<'_>) {
@@ -517,35 +538,35 @@ impl<D: Disk> Inner<D> {
         );
     }
 
-    fn start(&self, is_own: bool) -> bool {
+    fn start(&self, is_own: bool) -> Begun {
         if is_own {
             return self.start_own();
         }
-        let is_started = self.start_group();
-        if is_started {
+        let begun = self.start_group();
+        if begun != Begun::NoRoom {
             self.own.borrow_mut().others_went();
         }
-        is_started
+        begun
     }
 
-    fn start_own(&self) -> bool {
+    fn start_own(&self) -> Begun {
         let Some((bytes, first)) = self.own.borrow().next_bytes() else {
-            return false;
+            return Begun::Nothing;
         };
         let Some(mut builder) = self.store.try_begin_with(bytes, first) else {
             if self.store.admit() == Err(Refusal::Closed) {
                 self.own.borrow_mut().refuse_waiting();
             }
-            return false;
+            return Begun::NoRoom;
         };
         let Some(waiting) = self.own.borrow_mut().take() else {
-            return false;
+            return Begun::Nothing;
         };
         let ticket = waiting.encode(&mut builder);
         let (records, bytes) = (builder.records(), builder.bytes());
         if records == 0 {
             ticket.nothing();
-            return true;
+            return Begun::Started;
         }
         self.linger_over.set(false);
         let now_us = self.host.mono_us();
@@ -553,10 +574,10 @@ impl<D: Disk> Inner<D> {
         self.own.borrow_mut().started(lsn, ticket);
         self.started.borrow_mut().push_back((lsn, now_us));
         self.listener.group_started(records, bytes);
-        true
+        Begun::Started
     }
 
-    fn start_group(&self) -> bool {
+    fn start_group(&self) -> Begun {
         // As they are before this group's own hooks have seqs.
         let marks = self.marks();
         let marks_count = marks.iter().flatten().count();
@@ -565,14 +586,14 @@ impl<D: Disk> Inner<D> {
             && self.committer.borrow().waiting() == 0
             && self.store.queued() == 0;
         if is_alone && marks_count == 0 {
-            return false;
+            return Begun::Nothing;
         }
         let mut committer = self.committer.borrow_mut();
         let planned = committer.next_group_bytes(self.group.bytes_max, self.group.records_max);
         let first = committer.next_bytes().unwrap_or(0);
         let Some(mut builder) = self.store.try_begin_with(planned, first) else {
             self.marks_due.set(is_alone);
-            return false;
+            return Begun::NoRoom;
         };
         let mut taken = committer.begin();
         while let Some(bytes) = committer.next_bytes() {
@@ -606,7 +627,7 @@ impl<D: Disk> Inner<D> {
         drop(committer);
         self.started.borrow_mut().push_back((lsn, now_us));
         self.listener.group_started(records, bytes);
-        true
+        Begun::Started
     }
 
     fn publish(&self, builder: &GroupBuilder<D>, taken: &Taken) -> LogOffset {

@@ -346,16 +346,18 @@ impl PendingSet {
         entry.held
     }
 
-    /// Marks as stuck what is older than the deadline. The claims to give up.
-    pub fn expire(&mut self, now_us: u64, deadline_us: u64) -> Vec<Held> {
+    /// Marks as stuck what is older than the deadline, so many at a time. The claims to give up, and
+    /// whether there are more.
+    pub fn expire(&mut self, now_us: u64, deadline_us: u64, most: usize) -> (Vec<Held>, bool) {
         let mut released = Vec::new();
-        while let Some(&(first_us, seq)) = self.hopeful.first() {
-            if now_us.saturating_sub(first_us) < deadline_us {
-                break;
+        for _ in 0..most {
+            let first = self.hopeful.first().copied();
+            match first.filter(|(first_us, _)| now_us.saturating_sub(*first_us) >= deadline_us) {
+                Some((_, seq)) => released.extend(self.stick(seq)),
+                None => return (released, false),
             }
-            released.extend(self.stick(seq));
         }
-        released
+        (released, true)
     }
 
     /// Takes what is to be published next: up to so many records and bytes together, or one that

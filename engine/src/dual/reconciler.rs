@@ -20,6 +20,9 @@ use super::pending::{PendingSet, Refused};
 /// Records of one republish, and of one local write.
 pub const BATCH_RECORDS_MAX: usize = 256;
 
+/// Records found past their deadline in one turn.
+const STUCK_MAX: usize = 256;
+
 /// The first pause after a failure.
 pub const BACKOFF_MIN_US: u64 = 100_000;
 
@@ -70,6 +73,8 @@ pub struct Actions {
     pub release: Vec<Held>,
     /// The claims that are held are to be renewed.
     pub renew: bool,
+    /// There is more to decide, once others had the core.
+    pub more: bool,
 }
 
 /// What a failed republish of one record means beyond the record.
@@ -103,8 +108,10 @@ impl Reconciler {
         deadline_us: u64,
         bytes_max: usize,
     ) -> Actions {
+        let (release, more) = set.expire(now_us, deadline_us, STUCK_MAX);
         let mut actions = Actions {
-            release: set.expire(now_us, deadline_us),
+            release,
+            more,
             ..Actions::default()
         };
         if now_us.saturating_sub(self.renewed_us) >= RENEW_US {

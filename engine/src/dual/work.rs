@@ -68,6 +68,9 @@ impl<D: Disk> Work<D> {
         }
         let actions = self.log.decide();
         self.log.release(&actions.release);
+        if actions.more {
+            self.log.wake_work();
+        }
         if actions.renew {
             self.log.renew();
         }

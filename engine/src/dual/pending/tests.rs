@@ -119,9 +119,9 @@ fn a_confirm_while_a_republish_is_out_completes_it_and_the_failure_after_it_is_n
 fn past_the_deadline_every_state_is_stuck_once_and_goes_on() {
     for (local, log, done) in STATES {
         let mut set = set_of(1, local, log);
-        assert_eq!(set.expire(1_000 + 99, 100), []);
-        assert_eq!(set.expire(1_000 + 100, 100), [held(1)]);
-        assert_eq!(set.expire(u64::MAX, 100), []);
+        assert_eq!(set.expire(1_000 + 99, 100, 9), (vec![], false));
+        assert_eq!(set.expire(1_000 + 100, 100, 1), (vec![held(1)], true));
+        assert_eq!(set.expire(u64::MAX, 100, 9), (vec![], false));
         assert_eq!(set.stuck(), 1);
         assert_eq!(set.held().count(), 0, "given up, not renewed");
         assert_eq!(set.lowest_unconfirmed(), None);

@@ -7,18 +7,15 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use ankusa_intake::{Class, Failure, PermanentAbout};
 use ankusa_wal::{
-    Disk, GroupBuilder, HookId, Host, LogOffset, Lsn, Outcome, Record, Refusal, Seq, State, Store,
-    TaskClass, mutations,
+    Disk, GroupBuilder, Host, LogOffset, Lsn, Outcome, Record, Refusal, Seq, Store, TaskClass,
+    mutations,
 };
 
-use crate::dual::{Held, Hold};
-use crate::metrics::IntakeRefusal;
-
+pub use super::log_half::{Admitted, LogAnswer, LogHalf, NotTaken};
 use super::own::OwnGroups;
 pub use super::own::Written;
-use super::{Carried, Committer, InFlight, Item, LogOutcome, Open, QueueLimits, Taken, Verdict};
+use super::{Carried, Committer, Item, QueueLimits, Taken, Verdict};
 
 /// Records that no one waits for (delivery outcomes, marks) start a group of their own after
 /// this, or when there are [`QUEUED_RECORDS`] of them.
@@ -30,84 +27,6 @@ const ANSWERS_MAX: usize = 256;
 
 /// How often deadlines are looked at.
 const SWEEP: Duration = Duration::from_millis(100);
-
-/// The log half of a shard's commit, where the mode has one.
-pub trait LogHalf {
-    /// Whether a hook may be taken on, asked before anything is written for it. Its record takes
-    /// at most `bytes`; `exact` says what its envelope takes.
-    fn admit(&self, bytes: usize, exact: &dyn Fn() -> usize) -> Result<Admitted, IntakeRefusal>;
-
-    /// A hook that was admitted was not taken on after all.
-    fn unadmit(&self, bytes: usize, admitted: Admitted);
-
-    /// Hooks that were admitted are settled for good: so many, of so many bytes.
-    fn free(&self, records: u64, bytes: u64);
-
-    /// Hands the records of a group over: one attempt each, whose answers come from
-    /// [`LogHalf::poll_answer`], always. They are copied, `bytes` at most. The head of the log as
-    /// it is known: no record lies below.
-    fn publish(
-        &self,
-        incarnation: u32,
-        bytes: usize,
-        records: &mut dyn Iterator<Item = (Seq, &[u8])>,
-    ) -> LogOffset;
-
-    /// The next answer.
-    fn poll_answer(&self, cx: &mut Context<'_>) -> Poll<LogAnswer>;
-
-    /// What an answer led to: `in_flight` when a group was waiting for it.
-    fn answered(&self, answer: &LogAnswer, in_flight: Option<InFlight>);
-
-    /// One half of the record is missing: it is carried from here on.
-    fn carry(&self, carried: &Carried<'_>);
-
-    /// The claim of a carried hook is kept with its record.
-    fn hold(&self, id: HookId, held: Held) -> Hold;
-
-    /// The marks to write with the next group, where they moved: `open` is what is not settled of
-    /// the groups in flight.
-    fn marks(&self, state: &State, open: Open, next_seq: Seq) -> [Option<Record>; 2];
-}
-
-/// A hook that the log's side admitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Admitted {
-    /// It is the one that probes a breaker.
-    pub is_probe: bool,
-}
-
-/// The log's answer for one record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogAnswer {
-    /// The record.
-    pub seq: Seq,
-    /// Whether the log has it.
-    pub result: Result<(), Failure>,
-    /// A confirm of an attempt that was answered with its deadline before.
-    pub is_late: bool,
-}
-
-impl LogAnswer {
-    fn outcome(&self) -> LogOutcome {
-        let own = Class::Permanent(PermanentAbout::Record);
-        match self.result {
-            Ok(()) => LogOutcome::Confirmed,
-            Err(failure) => LogOutcome::Failed {
-                is_own: failure.class == own,
-            },
-        }
-    }
-}
-
-/// Why a hook was not queued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotTaken {
-    /// Too much is waiting.
-    Queue,
-    /// The log's side refuses it; nothing was written.
-    Intake(IntakeRefusal),
-}
 
 /// What a shard's commit tells the rest of the core.
 pub trait Listener {

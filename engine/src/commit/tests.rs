@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use ankusa_wal::hook::HookDraft;
 use std::cell::RefCell;
 
 #[derive(Default)]

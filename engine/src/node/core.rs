@@ -23,13 +23,14 @@ use futures_lite::FutureExt;
 use crate::admin::Admin;
 use crate::backup::{Backups, pins::Pins};
 use crate::claims::Desk;
-use crate::config::Config;
+use crate::config::{Config, SourceConfig};
 use crate::dual::CoreLog;
 use crate::dual::core_log::CoreLogParts;
 use crate::ingest::{Ingest, IngestParts, SourceTable};
 use crate::mesh::{Mesh, Port};
 use crate::metrics::Registry;
 use crate::recover::HomeKeeper;
+use crate::recover::revive::Sources;
 use crate::reload::{self, Prepared};
 use crate::runtime::CoreHost;
 use crate::shard::Shard;
@@ -279,7 +280,8 @@ async fn begin(core: &Rc<Core>, start: Start, admin: Option<SocketAddr>) -> Resu
     for shard in core.shards.borrow().iter() {
         shard.dispatch.start();
         let host = Rc::clone(&core.host) as Rc<dyn Host>;
-        crate::replay::start(&host, Rc::clone(shard), u64::from(start.facts.shards));
+        let shards = u64::from(start.facts.shards);
+        crate::replay::start(&host, Rc::clone(shard), shards, sources_of(core));
     }
     core.is_serving.set(true);
     let _ = start.events.send(Event::Serving {
@@ -288,6 +290,20 @@ async fn begin(core: &Rc<Core>, start: Start, admin: Option<SocketAddr>) -> Resu
         admin,
     });
     Ok(server)
+}
+
+/// The sinks of a source, in the configuration in force whenever it is asked.
+fn sources_of(core: &Rc<Core>) -> Sources {
+    let core = Rc::clone(core);
+    Rc::new(move |tenant, name| {
+        let config = core.config.borrow();
+        let is_it = |source: &&SourceConfig| {
+            source.tenant.as_bytes() == tenant && source.name.as_bytes() == name
+        };
+        let source = config.sources.iter().find(is_it)?;
+        let sinks = source.sinks.iter();
+        Some(sinks.map(|sink| sink.name.as_bytes().into()).collect())
+    })
 }
 
 async fn serve(core: &Rc<Core>, start: &Start) -> Result<Server, String> {

@@ -14,6 +14,7 @@ pub mod home;
 pub mod local;
 pub mod mesh;
 pub mod offline;
+pub mod revive;
 pub mod shard;
 pub mod today;
 

@@ -39,6 +39,9 @@ use crate::node::observe::CoreObserver;
 use crate::runtime::{CoreHost, spawn_core};
 use crate::shard::{self, Shard, ShardParts};
 
+/// How often the core looks up.
+const TICK: Duration = Duration::from_millis(10);
+
 /// How long the last log lines may take.
 const LOG_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -139,6 +142,14 @@ fn work(
     let core = spawn_core("recover", None, move || async move {
         let host = CoreHost::new();
         let core = Rc::clone(&host);
+        // NOTE: a wake from another thread can be lost when it meets an executor that is falling
+        // asleep; it is looked at again at the next tick.
+        let ticking = Rc::clone(&host);
+        host.start(TaskClass::Commit, async move {
+            loop {
+                ticking.sleep(TICK).await;
+            }
+        });
         // NOTE: what another thread wakes must be a task: an executor's own future is only looked at
         // when something else of its happens.
         let done = host.within(TaskClass::Commit, async move {

@@ -13,6 +13,7 @@ use ankusa_wal::{Delivery, DeliveryState, Disk, Host, Record, Seq, SinkNo, State
 
 use super::{Filter, PARTS_MAX, Part, Pause, ReplayId, ReplayState};
 use crate::dispatch::LaneState;
+use crate::recover::revive::{Reviver, Sources};
 use crate::shard::Shard;
 
 /// How often a part gets on.
@@ -30,13 +31,14 @@ const WATCHED_MAX: usize = 256;
 /// Died again, at least, before a job pauses itself.
 const DIED_MIN: usize = 10;
 
-/// Starts the runner of a shard; it ends with the process.
-pub fn start<D: Disk>(host: &Rc<dyn Host>, shard: Rc<Shard<D>>, shards: u64) {
+/// Starts the runner of a shard; it ends with the process. `sources` says what a source is today.
+pub fn start<D: Disk>(host: &Rc<dyn Host>, shard: Rc<Shard<D>>, shards: u64, sources: Sources) {
+    let reviver = Reviver::new(Rc::clone(host), sources);
     let tick_host = Rc::clone(host);
     host.spawn(
         TaskClass::Dispatch,
         Box::pin(async move {
-            let mut runner = Runner::new(shards);
+            let mut runner = Runner::new(shards, Some(reviver));
             loop {
                 tick_host.sleep(TICK).await;
                 runner.tick(&shard, tick_host.wall_ms());
@@ -59,22 +61,27 @@ struct Walk {
 /// The runner of one shard.
 pub struct Runner {
     shards: u64,
+    reviver: Option<Reviver>,
     walks: HashMap<ReplayId, Walk>,
 }
 
 /// What a slice of a walk found.
 struct Slice {
     rows: Vec<Delivery>,
+    /// Hooks whose source was missing, and is back.
+    to_revive: Vec<(Seq, SinkNo)>,
     skipped: u64,
     cursor: DeadCursor,
     is_end: bool,
 }
 
 impl Runner {
-    /// A runner of one of `shards` shards, which share each job's pace.
-    pub fn new(shards: u64) -> Runner {
+    /// A runner of one of `shards` shards, which share each job's pace. Without a reviver, hooks
+    /// whose source was missing are skipped.
+    pub fn new(shards: u64, reviver: Option<Reviver>) -> Runner {
         Runner {
             shards: shards.max(1),
+            reviver,
             walks: HashMap::new(),
         }
     }
@@ -131,7 +138,8 @@ impl Runner {
         }
         let budget = u64::from(part.per_second).div_ceil(TICKS_PER_SECOND * self.shards);
         let budget = (budget as usize).clamp(1, SLICE_ROWS);
-        let slice = look(shard, &part, walk.cursor, budget, now_ms);
+        let reviver = self.reviver.as_ref();
+        let slice = look(shard, &part, walk.cursor, budget, now_ms, reviver);
         walk.cursor = slice.cursor;
         walk.skipped += slice.skipped;
         for delivery in &slice.rows {
@@ -144,8 +152,14 @@ impl Runner {
             walk.moved += 1;
             walk.unannounced.push((delivery.seq, delivery.sink));
         }
+        if let Some(reviver) = reviver
+            && !slice.to_revive.is_empty()
+        {
+            walk.moved += slice.to_revive.len() as u64;
+            reviver.start(shard, slice.to_revive.clone());
+        }
         (part.moved, part.skipped) = (walk.moved, walk.skipped);
-        if !slice.rows.is_empty() {
+        if !slice.rows.is_empty() || !slice.to_revive.is_empty() {
             put(shard, part.count_record(slot, now_ms));
         } else if slice.is_end && walk.unannounced.is_empty() {
             part.state = ReplayState::Done;
@@ -204,17 +218,19 @@ fn look<D: Disk>(
     from: DeadCursor,
     budget: usize,
     now_ms: u64,
+    reviver: Option<&Reviver>,
 ) -> Slice {
     let state = shard.store.state();
     let wanted = part.filter.wanted(state.names());
     let mut slice = Slice {
         rows: Vec::new(),
+        to_revive: Vec::new(),
         skipped: 0,
         cursor: from,
         is_end: part.filter == Filter::Nothing,
     };
     for _ in 0..LOOK_ROWS {
-        if slice.is_end || slice.rows.len() == budget {
+        if slice.is_end || slice.rows.len() + slice.to_revive.len() == budget {
             break;
         }
         let (rows, next) = state.dead_letters(slice.cursor, 1);
@@ -232,6 +248,14 @@ fn look<D: Disk>(
             _ => false,
         };
         if !is_wanted || u64::from(at_s) * 1000 > part.started_at_ms {
+            continue;
+        }
+        let name = state.names().get(row.sink);
+        if let Some(name) = name.filter(|name| Reviver::is_waiting(name)) {
+            match reviver.is_some_and(|reviver| reviver.is_back(name)) {
+                true => slice.to_revive.push((hook.seq, row.sink)),
+                false => slice.skipped += 1,
+            }
             continue;
         }
         if shard.dispatch.sink_state(row.sink) == LaneState::Gone {

@@ -65,7 +65,7 @@ fn outgoing(number: u64, shards: u64, body: &[u8]) -> Outgoing<'static> {
         method: b"POST",
         target: b"/webhooks/github",
         headers: &[
-            (b"content-type", b"application/json"),
+            (b"content-type" as &[u8], b"application/json" as &[u8]),
             (b"x-github-event", b"push"),
         ],
         content_type: b"application/json",

@@ -93,13 +93,6 @@ fn every_flag_and_command_has_a_text() {
     look(&Cli::command());
 }
 
-#[test]
-fn what_is_not_built_is_no_command() {
-    for absent in ["recover"] {
-        assert!(Cli::command().find_subcommand(absent).is_none(), "{absent}");
-    }
-}
-
 fn file(dir: &Path, text: &str) -> PathBuf {
     let path = dir.join("a.yml");
     std::fs::write(&path, text).unwrap();

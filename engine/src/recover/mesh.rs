@@ -24,7 +24,7 @@ use ankusa_wal::{Host, Record, ShardId, TaskClass};
 
 use super::shard::{Part, ShardRecovery};
 use super::today::ConfigToday;
-use super::{HomeKeeper, failed, gap_row, options};
+use super::{HomeKeeper, failed, gap_row, looked_at, options};
 use crate::claims::KeyHash;
 use crate::metrics::{Metric, ReplayResult};
 use crate::node::core::Core;
@@ -66,10 +66,9 @@ pub async fn at_boot(
     };
     let port = Rc::new(port);
     let (driving, log) = (Rc::clone(&port), Arc::clone(intake));
-    // NOTE: what another thread wakes must be a task: an executor's own future is only looked at when
-    // something else of its happens.
+    let host = Rc::clone(&core.host);
     let driven = core.host.within(TaskClass::Commit, async move {
-        run(log.adapter.log(), &*driving, &options).await
+        looked_at(&*host, run(log.adapter.log(), &*driving, &options)).await
     });
     let gone = || Err(Refusal::Node(failed("the commit queue is gone")));
     let summary = driven.await.unwrap_or_else(gone);

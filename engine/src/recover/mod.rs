@@ -26,13 +26,14 @@ pub use mesh::at_boot;
 pub use shard::{Part, ShardRecovery};
 pub use today::ConfigToday;
 
+use std::task::Poll;
 use std::time::Duration;
 
 use ankusa_intake::Expected;
 use ankusa_recovery::boot::Gap;
 use ankusa_recovery::port::PortError;
 use ankusa_recovery::{Options, Start};
-use ankusa_wal::{State, TrailRow};
+use ankusa_wal::{Host, State, TrailRow};
 use serde_json::json;
 
 use crate::config::{Config, IntakeConfig};
@@ -45,6 +46,9 @@ const CHUNK_RECORDS: usize = 500;
 
 /// Batches handed out and not durable yet, for each shard.
 const BATCHES_PER_SHARD: usize = 4;
+
+/// How often what is waited for is looked at.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// The action of an audit row for a gap that was passed over.
 pub(crate) const ALLOW_GAP: &str = "intake.recover.allow_gap";
@@ -98,4 +102,25 @@ pub(crate) fn gap_row(state: &State, gap: &Gap, now_ms: u64) -> TrailRow {
         at_ms: now_ms,
         body: body.to_string().into_bytes().into(),
     }
+}
+
+/// Runs a future and looks at it again every few milliseconds, whether or not something woke it.
+///
+/// NOTE: a wake from another thread (an answer of the log, a file written) can be lost when it meets
+/// an executor that is falling asleep. What is waited for here says itself whether it is there.
+pub(crate) async fn looked_at<T>(host: &dyn Host, future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    let mut tick = host.sleep(LOOK);
+    std::future::poll_fn(|cx| {
+        loop {
+            if let Poll::Ready(done) = future.as_mut().poll(cx) {
+                return Poll::Ready(done);
+            }
+            match tick.as_mut().poll(cx) {
+                Poll::Ready(()) => tick = host.sleep(LOOK),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    })
+    .await
 }

@@ -25,7 +25,7 @@ use super::heal::{Healed, heal};
 use super::local::{LocalParts, LocalPort, OpenShard};
 use super::shard::Part;
 use super::today::ConfigToday;
-use super::{HomeKeeper, options};
+use super::{HomeKeeper, looked_at, options};
 use crate::claims::Desk;
 use crate::config::{Config, IntakeConfig};
 use crate::dispatch::{self, Plan, SinkTable};
@@ -38,9 +38,6 @@ use crate::node::log::Adapter;
 use crate::node::observe::CoreObserver;
 use crate::runtime::{CoreHost, spawn_core};
 use crate::shard::{self, Shard, ShardParts};
-
-/// How often the core looks up.
-const TICK: Duration = Duration::from_millis(10);
 
 /// How long the last log lines may take.
 const LOG_PATIENCE: Duration = Duration::from_secs(2);
@@ -141,18 +138,8 @@ fn work(
     let config = Arc::new(config);
     let core = spawn_core("recover", None, move || async move {
         let host = CoreHost::new();
-        let core = Rc::clone(&host);
-        // NOTE: a wake from another thread can be lost when it meets an executor that is falling
-        // asleep; it is looked at again at the next tick.
-        let ticking = Rc::clone(&host);
-        host.start(TaskClass::Commit, async move {
-            loop {
-                ticking.sleep(TICK).await;
-            }
-        });
-        // NOTE: what another thread wakes must be a task: an executor's own future is only looked at
-        // when something else of its happens.
-        let done = host.within(TaskClass::Commit, async move {
+        let (core, looking) = (Rc::clone(&host), Rc::clone(&host));
+        let work = async move {
             let began = Instant::now();
             let mut report = match request.dry_run {
                 true => dry(&core, &config, &intake, &request, &adapter, &home).await,
@@ -160,9 +147,12 @@ fn work(
             }?;
             report.took = began.elapsed();
             Ok(report)
+        };
+        let done = host.within(TaskClass::Commit, async move {
+            looked_at(&*looking, work).await
         });
-        done.await
-            .unwrap_or_else(|| Err("the queue is gone".into()))
+        let gone = || Err("the commit queue is gone".into());
+        done.await.unwrap_or_else(gone)
     })?;
     core.join().map_err(|e| format!("the core ended: {e}"))?
 }

@@ -166,15 +166,17 @@ fn hush() {
 /// Runs the negative controls; true when each was caught.
 #[cfg(feature = "mutations")]
 pub(crate) fn mutations(args: &MutationsArgs) -> Result<bool> {
-    use ankusa_drills::sim::controls::{CONTROLS, control};
+    use ankusa_drills::sim::controls::{CONTROLS, DUAL_CONTROLS, control};
     anyhow::ensure!(args.sim, "say where: --sim");
     std::panic::set_hook(Box::new(|_| {}));
     let mut all_caught = true;
-    for (name, seeds_max) in CONTROLS {
+    let disk = CONTROLS.map(|(name, seeds_max)| (name, seeds_max, false));
+    let dual = DUAL_CONTROLS.map(|(name, seeds_max)| (name, seeds_max, true));
+    for (name, seeds_max, dual) in disk.into_iter().chain(dual) {
         if args.only.as_ref().is_some_and(|only| only != name) {
             continue;
         }
-        let ended = control(name, args.from, args.seeds.unwrap_or(seeds_max));
+        let ended = control(name, args.from, args.seeds.unwrap_or(seeds_max), dual);
         match ended.caught_after {
             Some(seeds) => println!("control {name}: caught in {seeds} seeds: {}", ended.how),
             None => println!("control {name}: MISSED: {}", ended.how),

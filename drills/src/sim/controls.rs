@@ -21,6 +21,17 @@ pub const CONTROLS: [(&str, u64); 10] = [
     ("skip_frame_crc", 2_000),
 ];
 
+/// The same with the intake log: promises of the dual commit.
+pub const DUAL_CONTROLS: [(&str, u64); 7] = [
+    ("ack_before_confirm", 200),
+    ("watermark_from_unconfirmed", 500),
+    ("promote_on_one_half", 500),
+    ("release_on_half_failure", 200),
+    ("drop_permanent", 500),
+    ("replay_trusts_order", 200),
+    ("replay_finished_as_new", 100),
+];
+
 /// How one control ended.
 #[derive(Clone, Debug)]
 pub struct Control {
@@ -34,12 +45,13 @@ pub struct Control {
 
 /// Runs seeds from `from` on with a mutation until one notices it, at most `seeds_max`.
 #[cfg(feature = "mutations")]
-pub fn control(name: &'static str, from: u64, seeds_max: u64) -> Control {
+pub fn control(name: &'static str, from: u64, seeds_max: u64, dual: bool) -> Control {
     for at in 0..seeds_max {
         let seed = from + at;
         ankusa_wal::mutations::set(Some(name));
         let report = run_seed(&Plan {
             probes: false,
+            dual,
             ..Plan::of(seed)
         });
         ankusa_wal::mutations::set(None);

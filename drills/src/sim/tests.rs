@@ -57,6 +57,39 @@ fn seeds_keep_every_promise_and_meet_what_they_are_meant_to() {
     assert!(deeds.iter().all(|count| *count > 0), "{did}");
 }
 
+#[test]
+fn seeds_of_the_dual_commit_keep_every_promise_and_meet_what_they_are_meant_to() {
+    let outcome = sweep(&Sweep {
+        from: 1,
+        seeds: 40,
+        ops: 200,
+        faults: 5,
+        threads: 2,
+        dual: true,
+    });
+    for report in &outcome.failed {
+        println!("seed {}: {:?}", report.seed, report.violations);
+    }
+    assert!(outcome.failed.is_empty());
+    let log = outcome.log;
+    let kinds = [
+        log.doubled,
+        log.landed_failed,
+        log.late,
+        log.swallowed,
+        log.refused,
+        log.went_back,
+        outcome.tally.hosts_lost,
+        outcome.tally.gave_up,
+    ];
+    assert!(kinds.iter().all(|count| *count > 0), "{log}");
+    let again = Plan {
+        dual: true,
+        ..Plan::of(3)
+    };
+    assert_eq!(run_seed(&again).hash, run_seed(&again).hash);
+}
+
 /// The judge on books written by hand: each kind of broken promise is found, a kept one is not.
 mod judged {
     use super::super::book::{Answer, Book, Delivered, Id, Kind};

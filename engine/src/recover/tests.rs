@@ -1,6 +1,8 @@
 //! `ankusa recover` as it is run: a configuration, a data directory, a memory log, real files.
 #![allow(clippy::unwrap_used)]
 
+mod revived;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -477,6 +477,26 @@ fn store_without_a_log_is_published_when_it_gets_one() {
 }
 
 #[test]
+fn topic_that_is_not_as_it_must_be_is_named_and_waited_for() {
+    let sink = Sink::start(200);
+    let mut dual = Dual::start(sink.address, MEMORY);
+    dual.log_does("bad_topic", "up");
+    dual.0.stop();
+    dual.0.child = Dual::spawn(&dual.0.dir);
+    dual.0.until("a finding", || {
+        let (status, ready) = dual.0.get("/ready");
+        let why = ready["intake_reason"].as_str().unwrap_or_default();
+        status == 503
+            && ready["intake"] == "recovering"
+            && why.contains("unclean.leader.election.enable is true, must be false: ")
+    });
+    dual.log_does("", "up");
+    dual.until_ready();
+    dual.accepted("k");
+    dual.0.stop();
+}
+
+#[test]
 fn unverified_topic_is_said_in_the_start_up_line() {
     let sink = Sink::start(200);
     let mut dual = Dual::start(sink.address, &format!("{MEMORY}, verify_topic: false"));

@@ -21,7 +21,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -64,6 +64,7 @@ impl Drop for Closer {
 pub struct MemoryLog {
     shared: Arc<Shared>,
     ready: Arc<AtomicU8>,
+    unclean: Arc<AtomicBool>,
     dir: PathBuf,
     _closer: Arc<Closer>,
 }
@@ -102,6 +103,7 @@ impl MemoryLog {
             })?;
         Ok(MemoryLog {
             ready: Arc::new(AtomicU8::new(Readiness::Up as u8)),
+            unclean: Arc::default(),
             dir: options.dir,
             _closer: Arc::new(Closer(Arc::clone(&shared), Some(thread))),
             shared,
@@ -131,6 +133,12 @@ impl MemoryLog {
     /// What [`IntakeLog::ready`] answers from now on.
     pub fn set_ready(&self, ready: Readiness) {
         self.ready.store(ready as u8, Ordering::Release);
+    }
+
+    /// Whether its settings are as they must be, from now on: [`IntakeLog::verify`] has a finding
+    /// when not.
+    pub fn set_as_it_must_be(&self, good: bool) {
+        self.unclean.store(!good, Ordering::Release);
     }
 
     /// Retention: drops the records below a position.
@@ -249,6 +257,7 @@ fn identity(dir: &Path, partitions: u32) -> io::Result<(String, u32)> {
 
 impl IntakeLog for MemoryLog {
     fn verify(&self, expected: Expected) -> Asked<Verified> {
+        let unclean = self.unclean.load(Ordering::Acquire).to_string();
         self.ask(move |store| {
             let some = |text: &str| Some(text.to_owned());
             let facts = TopicFacts {
@@ -257,7 +266,7 @@ impl IntakeLog for MemoryLog {
                 partitions: store.partitions.len() as u32,
                 replicas: 3,
                 min_insync: some("2"),
-                unclean: some("false"),
+                unclean: Some(unclean),
                 retention_ms: some("-1"),
                 retention_bytes: Some(
                     store

@@ -2,8 +2,8 @@
 //! directory says what it does from now on.
 //!
 //! A line each: `down` (no record lands, the log does not answer), `refuse` (answers, and fails
-//! every record), `silent` (never answers for a record), `latency_ms N`, and, done once each time
-//! `N` is another number, `recreate N` and `lose_from PARTITION POSITION N`. An empty or absent file
+//! every record), `silent` (never answers for a record), `latency_ms N`, `bad_topic` (a setting is not
+//! as it must be), and, done once each time `N` is another number, `recreate N` and `lose_from PARTITION POSITION N`. An empty or absent file
 //! is a log that works. Runs on a thread of its own that ends with the process.
 
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ const LOOK: Duration = Duration::from_millis(20);
 struct Orders {
     fault: Option<Fault>,
     is_down: bool,
+    is_bad: bool,
     latency: Duration,
     recreate: Option<u64>,
     lose_from: Option<(u32, u64, u64)>,
@@ -37,6 +38,7 @@ impl Orders {
                     orders.fault = Some(Fault::Fail(Class::Unavailable));
                 }
                 ("refuse", []) => orders.fault = Some(Fault::Fail(Class::Unavailable)),
+                ("bad_topic", []) => orders.is_bad = true,
                 ("silent", []) => orders.fault = Some(Fault::Lost),
                 ("latency_ms", [ms]) => orders.latency = Duration::from_millis(*ms),
                 ("recreate", [no]) => orders.recreate = Some(*no),
@@ -91,6 +93,7 @@ fn told(order: &str, result: Result<(), ankusa_intake::AskError>) {
 fn follow(log: &MemoryLog, orders: &Orders) {
     log.always(orders.fault);
     log.set_latency(orders.latency);
+    log.set_as_it_must_be(!orders.is_bad);
     log.set_ready(match orders.is_down {
         true => Readiness::Unreachable,
         false => Readiness::Up,

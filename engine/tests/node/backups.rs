@@ -312,3 +312,53 @@ fn node_that_must_have_fresh_backups_is_not_ready_without_one_and_another_store_
     });
     backed.kill();
 }
+
+#[test]
+fn node_killed_again_and_again_while_it_is_backed_up_leaves_a_sound_backup() {
+    let sink = Sink::start(200);
+    let mut backed = Backed::start(
+        sink.address,
+        "interval_ms: 1000, max_age_ms: 7200000",
+        |_| {},
+    );
+    let acked = Mutex::new(Vec::new());
+    for round in 0..4u64 {
+        backed.until_ready();
+        let from = acked.lock().unwrap().len();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::SeqCst) {
+                        let body = json!({ "pad": "x".repeat(20_000) });
+                        acked.lock().unwrap().push(backed.node.post("app", &body));
+                    }
+                });
+            }
+            // Killed in a run, or close to one.
+            let runs = backed.node.get("/v1/backups").1["runs_begun"]
+                .as_u64()
+                .unwrap();
+            backed.node.until("a run under load", || {
+                let now = backed.node.get("/v1/backups").1;
+                now["runs_begun"].as_u64() > Some(runs) && acked.lock().unwrap().len() > from + 50
+            });
+            stop.store(true, Ordering::SeqCst);
+        });
+        std::thread::sleep(std::time::Duration::from_millis(round * 7));
+        backed.kill();
+        assert_eq!(backed.ask(&["backup", "verify"])["sound"], true);
+        backed.serve();
+    }
+    backed.until_ready();
+    backed.ask(&["backup", "now"]);
+    backed.kill();
+    backed.on("elsewhere");
+    backed.ask(&["restore"]);
+    backed.serve();
+    backed.until_ready();
+    for id in acked.lock().unwrap().iter() {
+        assert!(backed.has(id), "{id} is lost");
+    }
+    backed.kill();
+}

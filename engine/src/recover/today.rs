@@ -14,10 +14,12 @@ use crate::dedupe::dedupe_hash;
 /// Takes dedupe rows that became durable.
 pub type Remember = Box<dyn Fn(&[DedupeRow])>;
 
+/// Tenant and name.
+type SourceName = (Box<[u8]>, Box<[u8]>);
+
 /// The sources of a configuration.
 pub struct ConfigToday {
-    /// By tenant, then by name.
-    sources: HashMap<(Box<[u8]>, Box<[u8]>), SourceToday>,
+    sources: HashMap<SourceName, SourceToday>,
     hash_key: [u8; 16],
     host: Rc<dyn Host>,
     remember: Remember,

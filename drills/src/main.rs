@@ -115,11 +115,14 @@ fn run(drill: Drill) -> Result<bool> {
             println!(
                 "kill: {random} at random moments, {named} at named points, {boot} during boot"
             );
+            for missed in &report.missed {
+                println!("kill: MISSED {missed}");
+            }
             println!("kill: {}", report.verdict);
             for example in &report.verdict.examples {
                 println!("kill:   {example}");
             }
-            let mut holds = report.verdict.holds();
+            let mut holds = report.holds();
             if !without_control {
                 holds &= control(&plan, dir.path().join("control"))?;
             }

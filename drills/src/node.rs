@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -47,7 +48,7 @@ impl NodePlan {
              log: {{ format: text }}\n\
              http: {{ ip: 127.0.0.1, port: {http}, max_body_bytes: 262144 }}\n\
              admin: {{ ip: 127.0.0.1, port: {admin} }}\n\
-             wal: {{ segment_bytes: {segment} }}\n\
+             wal: {{ segment_bytes: {segment}, group_max_bytes: {group} }}\n\
              egress: {{ allow_http: true, allow_private: true }}\n\
              {more}\n\
              sources:\n\
@@ -61,6 +62,7 @@ impl NodePlan {
             data = self.data_dir().display(),
             cores = self.cores,
             segment = self.segment_bytes,
+            group = (self.segment_bytes / 2).min(1 << 20),
             more = self.more,
             sink = self.sink,
             paused = self.keyed_paused,
@@ -141,13 +143,30 @@ impl Node {
         Ok(self.child.try_wait()?.is_some())
     }
 
-    /// SIGTERM, and waits for the clean end.
-    pub fn stop(&mut self) -> Result<bool> {
+    /// Whether the node has ended by a SIGKILL that came from nobody here: at its failpoint.
+    ///
+    /// # Errors
+    /// It ended in another way.
+    pub fn has_died(&mut self) -> Result<bool> {
+        match self.child.try_wait()? {
+            None => Ok(false),
+            Some(status) if status.signal() == Some(libc::SIGKILL) => Ok(true),
+            Some(status) => bail!("the node ended by itself: {status}"),
+        }
+    }
+
+    /// SIGTERM; does not wait.
+    pub fn ask_to_stop(&self) {
         #[expect(unsafe_code, reason = "std sends no signal but SIGKILL")]
         // SAFETY: the pid is that of our own child, which has not been waited for.
         unsafe {
             libc::kill(self.child.id() as i32, libc::SIGTERM);
         }
+    }
+
+    /// SIGTERM, and waits for the clean end.
+    pub fn stop(&mut self) -> Result<bool> {
+        self.ask_to_stop();
         let end = Instant::now() + BOOT_TIMEOUT;
         while Instant::now() < end {
             if let Some(status) = self.child.try_wait()? {

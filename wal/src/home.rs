@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::ids::ShardId;
+use crate::mutations;
 
 pub use restoring::Restoring;
 
@@ -300,7 +301,9 @@ fn write_facts(dir: &Path, facts: &StoreFacts) -> Result<(), HomeError> {
     out.write_all(text.as_bytes())
         .and_then(|()| out.sync_all())
         .map_err(|e| io_error("writing", &temporary, e))?;
+    mutations::point("home.written");
     fs::rename(&temporary, &file).map_err(|e| io_error("renaming to", &file, e))?;
+    mutations::point("home.renamed");
     sync_dir(dir)
 }
 

@@ -17,7 +17,7 @@ use ankusa_net::http1::{Gauges, Limits, Server};
 use ankusa_net::web::WebServer;
 use ankusa_wal::disk::glommio::GlommioDisk;
 use ankusa_wal::home::StoreFacts;
-use ankusa_wal::{Host, TaskClass};
+use ankusa_wal::{Host, TaskClass, mutations};
 use futures_lite::FutureExt;
 
 use crate::admin::Admin;
@@ -237,7 +237,9 @@ async fn open(start: &Start) -> Result<(Rc<Core>, Rc<Flag>), String> {
     }
     let sinks = Rc::new(core.sinks(&config)?);
     let lines = open_shards(&core, &start.facts, &sinks).await?;
+    mutations::point("boot.opened");
     restore_claims(&core).await?;
+    mutations::point("boot.claims_restored");
     let _ = start.events.send(Event::Opened {
         core: start.index,
         lines,
@@ -283,6 +285,7 @@ async fn begin(core: &Rc<Core>, start: Start, admin: Option<SocketAddr>) -> Resu
         let shards = u64::from(start.facts.shards);
         crate::replay::start(&host, Rc::clone(shard), shards, sources_of(core));
     }
+    mutations::point("boot.listening");
     core.is_serving.set(true);
     let _ = start.events.send(Event::Serving {
         core: start.index,
@@ -321,6 +324,7 @@ async fn serve(core: &Rc<Core>, start: &Start) -> Result<Server, String> {
             "the numbers of new sinks are not on the disk yet"
         );
     }
+    mutations::point("boot.sinks_numbered");
     let port = Rc::clone(&core.port);
     let ready_core = Rc::clone(core);
     let ingest = Rc::new(Ingest::new(IngestParts {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ankusa_wal::disk::glommio::GlommioDisk;
 use ankusa_wal::home::{StoreFacts, shard_dir};
-use ankusa_wal::{Host, ShardId};
+use ankusa_wal::{Host, ShardId, mutations};
 
 use super::core::Core;
 use crate::dispatch;
@@ -93,7 +93,10 @@ pub(super) async fn restore_claims(core: &Rc<Core>) -> Result<(), String> {
     let now_s = core.host.wall_ms() / 1000;
     let shards = core.shards.borrow().clone();
     for shard in shards {
-        let rest = || rest(core);
+        let rest = || {
+            mutations::point("boot.claims_slice");
+            rest(core)
+        };
         let restored = shard.restore_claims(&core.desk, now_s, rest).await;
         restored.map_err(|error| format!("shard {}: {error}", shard.id))?;
     }

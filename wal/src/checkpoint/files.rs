@@ -133,6 +133,7 @@ pub async fn write<D: Disk>(
     let synced = match written {
         Ok(bytes) if mutations::is("checkpoint_rename_without_sync") => Ok(bytes),
         Ok(bytes) => {
+            mutations::point("checkpoint.written");
             let sync = disk.sync_data(&file).await;
             sync.map(|()| bytes)
                 .map_err(io_error("syncing the checkpoint"))
@@ -141,11 +142,14 @@ pub async fn write<D: Disk>(
     };
     disk.close(file).await;
     match synced {
-        Ok(bytes) => Ok(Unnamed {
-            number: start.number,
-            builder,
-            bytes,
-        }),
+        Ok(bytes) => {
+            mutations::point("checkpoint.synced");
+            Ok(Unnamed {
+                number: start.number,
+                builder,
+                bytes,
+            })
+        }
         Err(error) => {
             state.borrow_mut().watch_take();
             let _ = disk.remove(&name).await;
@@ -251,6 +255,7 @@ pub async fn name<D: Disk>(
     disk.rename(&from, &to)
         .await
         .map_err(io_error("naming the checkpoint"))?;
+    mutations::point("checkpoint.renamed");
     if let Err(error) = disk.sync_dir().await {
         // Else it would be among the two kept while nobody keeps its segments.
         let _ = disk.remove(&to).await;

@@ -32,6 +32,7 @@ use crate::checkpoint::block::{BLOCK_HEAD_BYTES, BlockHead, Payload, seal};
 use crate::disk::{Disk, DiskBuf};
 use crate::host::Host;
 use crate::ids::ShardId;
+use crate::mutations;
 use crate::record::DedupeRow;
 
 use layout::{Head, kind};
@@ -225,6 +226,7 @@ impl<D: Disk> Generations<D> {
         self.next_number += 1;
         let name = file_name(number);
         let file = self.disk.create(&name).await?;
+        mutations::point("generation.created");
         let is = GenerationRef {
             number,
             salt: host.random(),
@@ -302,7 +304,9 @@ impl<D: Disk> Generations<D> {
                 host.yield_now().await;
             }
         }
+        mutations::point("generation.written");
         self.disk.sync_data(&current.file).await?;
+        mutations::point("generation.synced");
         if is_new {
             // IMPORTANT: the name must be as durable as the rows before a checkpoint lists it.
             self.disk.sync_dir().await?;

@@ -35,6 +35,7 @@ use crate::disk::{BLOCK_BYTES, Disk};
 use crate::error::OpenError;
 use crate::host::Host;
 use crate::ids::Seq;
+use crate::mutations;
 use crate::state::State;
 use crate::store::{Inner, OpenReport};
 
@@ -84,6 +85,7 @@ pub(crate) async fn open<D: Disk>(
 ) -> Result<(Inner<D>, OpenReport), OpenError> {
     check(&config)?;
     let slots = survey::survey(&disk, &config).await?;
+    mutations::point("open.surveyed");
     // IMPORTANT: a process that died between a rename and the sync of the directory left a name
     // that may not be durable. What is written from here on must not rest on such a name.
     disk.sync_dir().await.map_err(|source| OpenError::Io {
@@ -92,6 +94,7 @@ pub(crate) async fn open<D: Disk>(
     })?;
     let is_fresh = slots.iter().all(|slot| slot.header().is_none());
     let mut loaded = load::newest(&disk, &host, &config, &slots).await?;
+    mutations::point("open.loaded");
     let from = StartAt {
         state: loaded
             .state
@@ -103,6 +106,7 @@ pub(crate) async fn open<D: Disk>(
         needed: loaded.needed.clone(),
     };
     let scanned = scan::scan(&disk, &host, &config, &slots, from).await?;
+    mutations::point("open.scanned");
     let mut report = OpenReport {
         fresh: is_fresh && loaded.number.is_none(),
         durable_claimed: scanned.claimed,

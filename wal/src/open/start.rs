@@ -46,11 +46,13 @@ pub(crate) async fn start<D: Disk>(
         .iter()
         .find(|slot| slot.no == no)
         .map_or(0, |slot| slot.bytes);
+    mutations::point("open.slot_chosen");
     let file = open_slot(&disk, no, config.sync)
         .await
         .map_err(io_error("opening a slot"))?;
     let salt = host.random();
     let pos = rewrite(&disk, &config, &file, segment, salt, &mut scanned).await?;
+    mutations::point("open.rewritten");
     let next_seq = first_seq(&scanned);
     let first_lsn = scanned
         .unproven
@@ -80,7 +82,9 @@ pub(crate) async fn start<D: Disk>(
     write_all(&disk, &file, Rc::new(block), 0)
         .await
         .map_err(&failed)?;
+    mutations::point("open.header_written");
     sync(&disk, &file, config.sync).await.map_err(&failed)?;
+    mutations::point("open.header_synced");
     let end = match scanned.unproven.last() {
         Some(_) => LogEnd {
             segment,
@@ -102,6 +106,7 @@ pub(crate) async fn start<D: Disk>(
     let lsns = (scanned.last_lsn, scanned.next_lsn.prev());
     let writer = Writer::new(&config, current, end, lsns, header.cut.lsn);
     let upkeep = upkeep(&disk, &config, &mut scanned.state, loaded).await?;
+    mutations::point("open.done");
     let state = scanned.state;
     Ok(Inner::new(
         disk, host, config, state, next_seq, slots, writer, upkeep,

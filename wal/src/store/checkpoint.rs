@@ -16,6 +16,7 @@ use crate::format::segment::SEGMENT_DATA_OFFSET;
 use crate::generation::{Generations, Rows};
 use crate::host::TaskClass;
 use crate::ids::{Lsn, SegmentId};
+use crate::mutations;
 use crate::record::DedupeRow;
 use crate::relocate::{Needs, may_recycle};
 use crate::slots::SlotUse;
@@ -193,6 +194,7 @@ impl<D: Disk> Inner<D> {
         let unnamed = checkpoint::write(&self.disk, &*self.host, &self.state, start, rest).await?;
         let bytes = unnamed.bytes();
         let (start, end) = self.name(unnamed, fences).await?;
+        mutations::point("checkpoint.named");
         let bad = std::mem::take(&mut self.upkeep.borrow_mut().bad_numbers);
         for number in bad {
             let _ = self.disk.remove(&checkpoint::file_name(number)).await;
@@ -201,6 +203,7 @@ impl<D: Disk> Inner<D> {
         if let Err(error) = checkpoint::prune(&self.disk).await {
             tracing::warn!(shard = %self.config.shard, %error, "old checkpoints stay");
         }
+        mutations::point("checkpoint.pruned");
         let slots_freed = {
             let mut upkeep = self.upkeep.borrow_mut();
             upkeep.kept.insert(0, Needs::of(start.start_lsn, &end));
@@ -232,10 +235,10 @@ impl<D: Disk> Inner<D> {
                 let writer = self.writer.borrow();
                 let durable = writer.pipeline.durable();
                 let is_over = durable >= end_lsn || writer.stats.fences != fences;
-                (is_over || crate::mutations::is("checkpoint_named_early")).then_some(durable)
+                (is_over || mutations::is("checkpoint_named_early")).then_some(durable)
             })
             .await;
-        if durable < end_lsn && !crate::mutations::is("checkpoint_named_early") {
+        if durable < end_lsn && !mutations::is("checkpoint_named_early") {
             checkpoint::discard(&self.disk, unnamed).await;
             return Err(CheckpointError::Fenced);
         }
@@ -286,7 +289,7 @@ impl<D: Disk> Inner<D> {
         let state = self.state.borrow();
         let upkeep = self.upkeep.borrow();
         let mut needs = upkeep.kept.clone();
-        if needs.len() < CHECKPOINTS_KEPT && !crate::mutations::is("recycle_early") {
+        if needs.len() < CHECKPOINTS_KEPT && !mutations::is("recycle_early") {
             return 0;
         }
         if !needs.is_empty() {

@@ -4,6 +4,7 @@ use super::Store;
 use super::submit::Purpose;
 use crate::disk::Disk;
 use crate::error::CloseError;
+use crate::mutations;
 
 impl<D: Disk> Store<D> {
     /// Writes what is queued, claims everything durable and takes a last checkpoint. Nothing is
@@ -48,7 +49,9 @@ impl<D: Disk> Store<D> {
                 _ => return Err(CloseError::GroupOpen),
             }
         }
+        mutations::point("close.claimed");
         self.checkpoint().await?;
+        mutations::point("close.done");
         Ok(())
     }
 }

@@ -11,6 +11,7 @@ use super::inner::Inner;
 use crate::config::SyncMode;
 use crate::disk::{BLOCK_BYTES, Disk, IO_BYTES_MAX};
 use crate::host::TaskClass;
+use crate::mutations;
 use crate::slots::{Slot, SlotNo, SlotUse};
 use crate::writer::io::write_all;
 
@@ -236,6 +237,7 @@ pub(crate) async fn create_slot<D: Disk>(
     let temp = no.temp_name();
     let file = disk.create(&temp).await?;
     let filled = fill(disk, &file, 0..bytes, pause).await;
+    mutations::point("slot.filled");
     // IMPORTANT: content → name → directory; a slot that has its name is whole.
     let synced = match filled {
         Ok(()) => disk.sync_data(&file).await,
@@ -244,6 +246,7 @@ pub(crate) async fn create_slot<D: Disk>(
     disk.close(file).await;
     synced?;
     disk.rename(&temp, &no.file_name()).await?;
+    mutations::point("slot.renamed");
     disk.sync_dir().await
 }
 

@@ -15,6 +15,7 @@ use crate::error::ReadError;
 use crate::hook::HookExtra;
 use crate::host::TaskClass;
 use crate::ids::{SegmentId, Seq, SinkNo};
+use crate::mutations;
 use crate::relocate::{Pace, Stragglers, pick};
 use crate::state::{Holds, RowState};
 
@@ -161,7 +162,9 @@ impl<D: Disk> Inner<D> {
                 left = &left[1..];
             }
             if group.records() > 0 {
+                mutations::point("relocate.built");
                 self.submit(group, true);
+                mutations::point("relocate.submitted");
             } else if !left.is_empty() {
                 // Larger than the room that is left: the next attempt switches the segment.
                 drop(group);

@@ -55,6 +55,9 @@ async fn write<D: Disk>(inner: &Inner<D>, io: &GroupIo<D>) -> io::Result<()> {
         write_all(&inner.disk, &io.file, Rc::clone(buf), pos).await?;
         pos += (**buf).as_ref().len() as u64;
     }
+    if io.pos == 0 {
+        mutations::point("segment.header_written");
+    }
     Ok(())
 }
 

@@ -198,6 +198,7 @@ impl<D: Disk> Inner<D> {
             slot.use_ = SlotUse::Free;
         }
         drop(slots);
+        mutations::point("segment.chosen");
         writer.next_segment = segment.next();
         writer.since_checkpoint.1 += 1;
         writer.current = Current {

@@ -44,8 +44,8 @@ pub const POINTS: &[Point] = &[
     // The data directory, and the first slot of each shard.
     at("home.written", Way::FirstBoot, 1),
     at("home.renamed", Way::FirstBoot, 1),
-    at("slot.filled", Way::FirstBoot, 3),
-    at("slot.renamed", Way::FirstBoot, 3),
+    at("slot.filled", Way::FirstBoot, 2),
+    at("slot.renamed", Way::FirstBoot, 1),
     // The opening of a shard.
     at("open.surveyed", Way::Boot, 2),
     at("open.loaded", Way::Boot, 2),

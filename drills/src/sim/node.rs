@@ -386,6 +386,9 @@ async fn boot(
     while !core.may_serve.get() {
         host.sleep(Duration::from_millis(1)).await;
     }
+    for shard in &shards {
+        shard.restore_deferred(&core.desk, host.wall_ms() / 1000);
+    }
     // IMPORTANT: after recovery, which remembers keys as well: each core's rows go before this.
     core.desk.rows_done();
     while !core.desk.has_all_rows() {

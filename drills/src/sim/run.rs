@@ -490,6 +490,7 @@ impl Run {
             self.trace.note(format_args!("boot with {cores} cores"));
             self.plug();
             self.log_comes_back();
+            self.space_comes_back();
             let node = Node::start(
                 &self.world,
                 self.shape,

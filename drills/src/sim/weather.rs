@@ -61,6 +61,20 @@ impl Run {
         }
     }
 
+    /// A boot that has hooks to write waits for room; it comes some time, and the boot goes on.
+    pub(super) fn space_comes_back(&mut self) {
+        if self.dual.is_none() {
+            return;
+        }
+        let disks = self.disks.clone();
+        let after_us = self.rng.between(10_000, 20_000_000);
+        self.world.after(after_us, move || {
+            for disk in &disks {
+                disk.set_capacity(1 << 40);
+            }
+        });
+    }
+
     /// The host is gone, and everything on it; its successor has the node's id and an empty disk.
     fn lose_host(&mut self) {
         let Some(dual) = self.dual.clone() else {

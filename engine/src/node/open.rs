@@ -105,6 +105,10 @@ pub(super) async fn restore_claims(core: &Rc<Core>) -> Result<(), String> {
 
 /// Says that this core has handed all its rows over, and waits until every core has.
 pub(super) async fn all_claims(core: &Rc<Core>) {
+    let now_s = core.host.wall_ms() / 1000;
+    for shard in core.shards.borrow().iter() {
+        shard.restore_deferred(&core.desk, now_s);
+    }
     // IMPORTANT: after recovery, which remembers keys as well: a core's rows go before this.
     core.desk.rows_done();
     while !core.desk.has_all_rows() {

@@ -47,6 +47,8 @@ pub struct Shard<D: Disk> {
     /// Bytes of one segment.
     pub segment_bytes: u64,
     work: Option<Rc<Work<D>>>,
+    /// Dedupe rows of hooks that the log is not known to have.
+    deferred: RefCell<Vec<DedupeRow>>,
     listener: Rc<ShardListener<D>>,
 }
 
@@ -168,6 +170,7 @@ impl<D: Disk> Shard<D> {
             report,
             segment_bytes,
             work,
+            deferred: RefCell::default(),
             listener,
         })
     }
@@ -204,8 +207,11 @@ impl<D: Disk> Shard<D> {
         };
         let restore = |rows: &[DedupeRow]| {
             for row in rows {
-                let expiry_s = u32::try_from(row.expires_at_s).unwrap_or(u32::MAX);
-                desk.restore(KeyHash(row.hash), row.id, expiry_s, now_s as u32);
+                if self.is_unconfirmed(row.seq) {
+                    self.deferred.borrow_mut().push(*row);
+                } else {
+                    restore_row(desk, row, now_s);
+                }
             }
         };
         while let Some(block) = rows.next_block(now_s).await {
@@ -233,6 +239,24 @@ impl<D: Disk> Shard<D> {
         Ok(())
     }
 
+    /// Whether a hook is here and the log is not known to have it.
+    fn is_unconfirmed(&self, seq: Seq) -> bool {
+        let state = self.store.state();
+        self.work.is_some() && !state.meta().is_confirmed(seq) && state.slot_of_seq(seq).is_some()
+    }
+
+    /// Hands over the rows that [`Shard::restore_claims`] held back, once the local tail was
+    /// published. A hook that the log still lacks is safe in one place only: its row counts as
+    /// absent until it is complete, also beside the row of a later hook that was acked for its key.
+    pub fn restore_deferred(&self, desk: &Desk, now_s: u64) {
+        for row in self.deferred.take() {
+            let is_carried = self.log().is_some_and(|log| log.halves(row.id).is_some());
+            if !is_carried {
+                restore_row(desk, &row, now_s);
+            }
+        }
+    }
+
     /// The number of a sink in this shard; a new one is written down with the next group, before
     /// any hook that refers to it.
     pub fn sink_no(&self, tenant: &[u8], source: &[u8], name: &[u8]) -> Result<SinkNo, NamesFull> {
@@ -243,6 +267,11 @@ impl<D: Disk> Shard<D> {
         }
         Ok(sink)
     }
+}
+
+fn restore_row(desk: &Desk, row: &DedupeRow, now_s: u64) {
+    let expiry_s = u32::try_from(row.expires_at_s).unwrap_or(u32::MAX);
+    desk.restore(KeyHash(row.hash), row.id, expiry_s, now_s as u32);
 }
 
 /// What a shard's commit tells the rest of its core.

@@ -10,6 +10,7 @@
 
 pub mod client;
 pub mod cores;
+pub mod dual;
 pub mod kill;
 pub mod ledger;
 pub mod node;

@@ -1,11 +1,13 @@
 //! The `ankusa-drills` command.
 
+mod dual_command;
 mod sim_command;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ankusa_drills::cores::{self, CoresPlan};
+use ankusa_drills::dual::kill::DualPlan;
 use ankusa_drills::kill::{self, KillPlan};
 use ankusa_drills::power::{self, PowerPlan};
 use anyhow::Result;
@@ -48,6 +50,9 @@ enum Drill {
         /// Cores of the node
         #[arg(long, default_value_t = 2)]
         cores: usize,
+        /// Under the dual commit; every third kill takes the data directory with it
+        #[arg(long)]
+        dual: bool,
         /// Leave out the negative control
         #[arg(long)]
         without_control: bool,
@@ -96,11 +101,27 @@ fn run(drill: Drill) -> Result<bool> {
             kills,
             acked,
             cores,
+            dual,
             without_control,
             keep,
         } => {
             let dir = tempfile::Builder::new().prefix("drill-kill-").tempdir()?;
             println!("kill: seed {seed}, working in {}", dir.path().display());
+            if dual {
+                let plan = DualPlan {
+                    binary: binary.canonicalize()?,
+                    dir: dir.path().join("promise"),
+                    seed,
+                    kills,
+                    acked_per_kill: acked,
+                    cores,
+                };
+                let holds = dual_command::kill(&plan, !without_control, dir.path());
+                if keep || !matches!(holds, Ok(true)) {
+                    println!("kill: kept {}", dir.keep().display());
+                }
+                return holds;
+            }
             let plan = KillPlan {
                 binary: binary.canonicalize()?,
                 dir: dir.path().join("promise"),

@@ -268,7 +268,7 @@ impl Run {
             disks,
             node: None,
             dual,
-            log_goes_back: plan.seed % 4 == 0,
+            log_goes_back: plan.seed.is_multiple_of(4),
             past: SimCounters::default(),
             tally: Tally::default(),
             has_boot_faults: false,

@@ -132,7 +132,7 @@ fn read_answer(reader: &mut impl BufRead) -> io::Result<Answer> {
         .nth(1)
         .and_then(|s| s.parse().ok())
         .ok_or_else(|| bad("no status"))?;
-    let mut length = 0usize;
+    let (mut length, mut retry_after) = (0usize, None);
     loop {
         line.clear();
         if reader.read_line(&mut line)? == 0 {
@@ -142,10 +142,13 @@ fn read_answer(reader: &mut impl BufRead) -> io::Result<Answer> {
         if header.is_empty() {
             break;
         }
-        if let Some((name, value)) = header.split_once(':')
-            && name.eq_ignore_ascii_case("content-length")
-        {
+        let Some((name, value)) = header.split_once(':') else {
+            continue;
+        };
+        if name.eq_ignore_ascii_case("content-length") {
             length = value.trim().parse().map_err(|_| bad("length"))?;
+        } else if name.eq_ignore_ascii_case("retry-after") {
+            retry_after = Some(value.trim().to_owned());
         }
     }
     let mut body = vec![0u8; length];
@@ -157,5 +160,6 @@ fn read_answer(reader: &mut impl BufRead) -> io::Result<Answer> {
         id: text("id"),
         duplicate: json.get("duplicate").and_then(serde_json::Value::as_bool) == Some(true),
         error: text("error"),
+        retry_after,
     })
 }

@@ -32,6 +32,8 @@ pub struct Answer {
     pub duplicate: bool,
     /// The error word otherwise.
     pub error: Option<String>,
+    /// Its `Retry-After`.
+    pub retry_after: Option<String>,
 }
 
 impl Sent {
@@ -55,6 +57,21 @@ struct Inner {
     rows: BTreeMap<u64, Sent>,
     /// Requests by the time of their first ack.
     acked: Vec<u64>,
+    /// Answers by status and error word.
+    answers: BTreeMap<String, usize>,
+}
+
+/// An answer in a few words: `201`, `503 store_full`, and what an honest 503 must not lack.
+fn in_words(answer: Option<&Answer>) -> String {
+    let Some(answer) = answer else {
+        return "no answer".to_owned();
+    };
+    let word = answer.error.as_deref().unwrap_or_default();
+    let mut text = format!("{} {word}", answer.status).trim_end().to_owned();
+    if answer.status == 503 && answer.retry_after.is_none() {
+        text.push_str(" without Retry-After");
+    }
+    text
 }
 
 impl Ledger {
@@ -76,6 +93,7 @@ impl Ledger {
         let mut inner = self.lock();
         let row = inner.rows.entry(number).or_default();
         let was_acked = row.acked().is_some();
+        let words = in_words(answer.as_ref());
         match answer {
             Some(answer) => row.answers.push(answer),
             None => row.unanswered += 1,
@@ -83,6 +101,12 @@ impl Ledger {
         if !was_acked && row.acked().is_some() {
             inner.acked.push(number);
         }
+        *inner.answers.entry(words).or_default() += 1;
+    }
+
+    /// How often each answer was given so far.
+    pub fn answers(&self) -> BTreeMap<String, usize> {
+        self.lock().answers.clone()
     }
 
     /// Requests acked so far.

@@ -11,6 +11,7 @@
 pub mod client;
 pub mod cores;
 pub mod dual;
+pub mod disk;
 pub mod kill;
 pub mod ledger;
 pub mod node;

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use ankusa_drills::cores::{self, CoresPlan};
 use ankusa_drills::dual::kill::DualPlan;
+use ankusa_drills::disk::{self, DiskPlan};
 use ankusa_drills::kill::{self, KillPlan};
 use ankusa_drills::power::{self, PowerPlan};
 use anyhow::Result;
@@ -66,6 +67,8 @@ enum Drill {
     Mutations(sim_command::MutationsArgs),
     /// Power cuts and faults of a disk that sees every write and every flush, on ext4 and xfs
     PowerFuse(PowerPlan),
+    /// A disk that fails, fills, slows down or stops answering, and is well again
+    Disk(DiskPlan),
 }
 
 fn main() -> ExitCode {
@@ -95,6 +98,7 @@ fn run(drill: Drill) -> Result<bool> {
             Ok(verdict.holds())
         }
         Drill::PowerFuse(plan) => power::run(&plan),
+        Drill::Disk(plan) => disk::run(&plan),
         Drill::Kill {
             binary,
             seed,

@@ -131,6 +131,14 @@ impl Node {
         get_status(self.address, "/ready").is_ok_and(|status| status == 200)
     }
 
+    /// What `GET /ready` says: its status and the word for the store; `None`: no answer.
+    pub fn ready_word(&self) -> Option<(u16, String)> {
+        let (status, body) = get(self.address, "/ready").ok()?;
+        let json: serde_json::Value = serde_json::from_str(&body).ok()?;
+        let word = json.get("store").and_then(|word| word.as_str());
+        Some((status, word.unwrap_or_default().to_owned()))
+    }
+
     /// SIGKILL, now.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
@@ -197,6 +205,10 @@ fn free_port() -> Result<u16> {
 }
 
 fn get_status(address: SocketAddr, path: &str) -> std::io::Result<u16> {
+    get(address, path).map(|(status, _)| status)
+}
+
+fn get(address: SocketAddr, path: &str) -> std::io::Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(500))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     stream.write_all(
@@ -204,8 +216,9 @@ fn get_status(address: SocketAddr, path: &str) -> std::io::Result<u16> {
     )?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
-    text.split(' ')
-        .nth(1)
-        .and_then(|s| s.parse().ok())
+    let status = text.split(' ').nth(1).and_then(|s| s.parse().ok());
+    let body = text.split_once("\r\n\r\n").map(|(_, body)| body.to_owned());
+    status
+        .zip(body)
         .ok_or_else(|| std::io::ErrorKind::InvalidData.into())
 }

@@ -150,6 +150,7 @@ mod tests {
             id: Some(id.into()),
             duplicate: false,
             error: None,
+            retry_after: None,
         };
         ledger.ended(number, Some(answer));
     }

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::cut::{Cut, CutOrder, Moment, crash_image};
 use super::pages::{PAGE_BYTES, Pages};
@@ -24,9 +24,14 @@ pub const SECTOR_BYTES: usize = 512;
 const GROUP_MAGIC: &[u8; 8] = b"ANKAGRP1";
 const SEGMENT_MAGIC: &[u8; 8] = b"ANKASEG1";
 
-/// The device fails the operation (EIO).
+/// First bytes of what the file systems write into their journals: jbd2 (descriptor, commit and
+/// revoke blocks) and xfs (the head of a record of its log).
+const JBD2_MAGIC: &[u8; 4] = &[0xC0, 0x3B, 0x39, 0x98];
+const XFS_LOG_MAGIC: &[u8; 4] = &[0xFE, 0xED, 0xBA, 0xBE];
+
+/// The device fails the operation, with this errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceFault;
+pub struct DeviceFault(pub i32);
 
 /// A write that no flush has covered.
 #[derive(Clone, Debug)]
@@ -53,6 +58,11 @@ impl Write {
     pub fn is_log(&self) -> bool {
         self.data.starts_with(GROUP_MAGIC) || self.data.starts_with(SEGMENT_MAGIC)
     }
+
+    /// Whether this is a write into the file system's journal.
+    pub fn is_journal(&self) -> bool {
+        self.data.starts_with(JBD2_MAGIC) || self.data.starts_with(XFS_LOG_MAGIC)
+    }
 }
 
 fn blocks(data: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -69,7 +79,11 @@ pub enum Fault {
     FlushError,
     /// Writes of the log succeed, the flush behind them fails, and the writes are gone.
     LateError,
-    /// Every write and every flush fails, those of the file system's journal too.
+    /// Writes of the log find no room (ENOSPC), as on a thin device whose pool is full.
+    NoRoom,
+    /// Writes into the file system's journal fail; the log's own succeed.
+    JournalError,
+    /// Every write and every flush fails.
     EveryError,
 }
 
@@ -80,7 +94,9 @@ impl Fault {
             Fault::WriteError => "write-error",
             Fault::FlushError => "flush-error",
             Fault::LateError => "late-error",
-            Fault::EveryError => "journal-error",
+            Fault::NoRoom => "device-full",
+            Fault::JournalError => "journal-error",
+            Fault::EveryError => "every-error",
         }
     }
 }
@@ -158,6 +174,8 @@ pub struct Device {
     marks: Box<dyn Fn() -> Marks + Send>,
     cut: Option<(CutOrder, Sender<Cut>)>,
     recording: Option<Recording>,
+    delay: Duration,
+    is_hung: bool,
 }
 
 /// What a flush will cover when it ends, and whether it will fail.
@@ -179,7 +197,29 @@ impl Device {
             marks,
             cut: None,
             recording: None,
+            delay: Duration::ZERO,
+            is_hung: false,
         }
+    }
+
+    /// Every write and flush that arrives from now on takes so much longer.
+    pub fn set_delay(&mut self, delay: Duration) {
+        self.delay = delay;
+    }
+
+    /// How much longer.
+    pub fn delay(&self) -> Duration {
+        self.delay
+    }
+
+    /// Answers nothing, or answers again, what waited included.
+    pub fn set_hung(&mut self, is_hung: bool) {
+        self.is_hung = is_hung;
+    }
+
+    /// Whether it answers nothing.
+    pub fn is_hung(&self) -> bool {
+        self.is_hung
     }
 
     /// Bytes of the device.
@@ -234,18 +274,22 @@ impl Device {
             is_complete: false,
         };
         let groups = self.groups_unflushed() + write.groups();
-        let is_log = write.is_log();
+        let (is_log, is_journal) = (write.is_log(), write.is_journal());
         let fails = self
             .meets(
                 |fault| match fault {
-                    Fault::WriteError => is_log,
+                    Fault::WriteError | Fault::NoRoom => is_log,
+                    Fault::JournalError => is_journal,
                     Fault::EveryError => true,
                     Fault::FlushError | Fault::LateError => false,
                 },
                 groups,
             )
-            .is_some();
-        if fails {
+            .map(|fault| match fault {
+                Fault::NoRoom => DeviceFault(libc::ENOSPC),
+                _ => DeviceFault(libc::EIO),
+            });
+        if fails.is_some() {
             // What a failed write leaves behind is not defined: here its first half.
             self.counts.writes_failed += 1;
             let half = data.len() / SECTOR_BYTES / 2 * SECTOR_BYTES;
@@ -259,7 +303,7 @@ impl Device {
         }
         self.unflushed.insert(number, write);
         self.cut_if(Moment::Write);
-        if fails { Err(DeviceFault) } else { Ok(number) }
+        fails.map_or(Ok(number), Err)
     }
 
     /// The success of a write is about to be reported.
@@ -279,7 +323,7 @@ impl Device {
             |fault| match fault {
                 Fault::FlushError | Fault::LateError => only_log,
                 Fault::EveryError => true,
-                Fault::WriteError => false,
+                Fault::WriteError | Fault::NoRoom | Fault::JournalError => false,
             },
             groups,
         );
@@ -315,7 +359,7 @@ impl Device {
             }
         }
         self.counts.flushes_failed += 1;
-        Err(DeviceFault)
+        Err(DeviceFault(libc::EIO))
     }
 
     fn record_flush(&mut self, flush: &Flush, marks: Marks) {

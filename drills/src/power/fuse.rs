@@ -17,7 +17,7 @@ use fuser::{
     ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, WriteFlags,
 };
 
-use super::device::{Device, Flush};
+use super::device::{Device, DeviceFault, Flush};
 
 /// Name of the file.
 pub const FILE_NAME: &str = "disk";
@@ -52,9 +52,13 @@ pub struct Timing {
 
 /// Serves `device` under `mount`. It ends when the returned session is unmounted.
 pub fn serve(device: Shared, timing: Timing, mount: &Path) -> io::Result<BackgroundSession> {
+    let (reads, asked) = channel();
     let (writes, written) = channel();
     let (flushes, flushed) = channel();
-    let (for_writes, for_flushes) = (device.clone(), device.clone());
+    let (for_reads, for_writes, for_flushes) = (device.clone(), device.clone(), device.clone());
+    std::thread::Builder::new()
+        .name("device-reads".into())
+        .spawn(move || answer_reads(&for_reads, &asked))?;
     std::thread::Builder::new()
         .name("device-writes".into())
         .spawn(move || answer_writes(&for_writes, &written))?;
@@ -67,6 +71,7 @@ pub fn serve(device: Shared, timing: Timing, mount: &Path) -> io::Result<Backgro
         Daemon {
             device,
             timing,
+            reads: Mutex::new(reads),
             writes: Mutex::new(writes),
             flushes: Mutex::new(flushes),
         },
@@ -75,10 +80,16 @@ pub fn serve(device: Shared, timing: Timing, mount: &Path) -> io::Result<Backgro
     )
 }
 
+struct PendingRead {
+    offset: u64,
+    bytes: usize,
+    reply: ReplyData,
+}
+
 struct PendingWrite {
     due: Instant,
-    /// `None`: it failed.
-    number: Option<u64>,
+    /// Its number, or how it failed.
+    result: Result<u64, DeviceFault>,
     bytes: u32,
     reply: ReplyWrite,
 }
@@ -89,15 +100,33 @@ struct PendingFlush {
     reply: ReplyEmpty,
 }
 
+/// Waits until the device answers.
+fn wait_answering(device: &Shared) {
+    while device.lock().is_hung() {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The reads that arrived while the device answered nothing.
+fn answer_reads(device: &Shared, asked: &Receiver<PendingRead>) {
+    while let Ok(read) = asked.recv() {
+        wait_answering(device);
+        let mut out = vec![0; read.bytes];
+        device.lock().read(read.offset, &mut out);
+        read.reply.data(&out);
+    }
+}
+
 fn answer_writes(device: &Shared, written: &Receiver<PendingWrite>) {
     while let Ok(write) = written.recv() {
         std::thread::sleep(write.due.saturating_duration_since(Instant::now()));
-        match write.number {
-            Some(number) => {
+        wait_answering(device);
+        match write.result {
+            Ok(number) => {
                 device.lock().completed(number);
                 write.reply.written(write.bytes);
             }
-            None => write.reply.error(Errno::EIO),
+            Err(fault) => write.reply.error(Errno::from_i32(fault.0)),
         }
     }
 }
@@ -105,6 +134,7 @@ fn answer_writes(device: &Shared, written: &Receiver<PendingWrite>) {
 fn answer_flushes(device: &Shared, flushed: &Receiver<PendingFlush>) {
     while let Ok(pending) = flushed.recv() {
         std::thread::sleep(pending.due.saturating_duration_since(Instant::now()));
+        wait_answering(device);
         let result = device.lock().flush_ends(&pending.flush);
         match result {
             Ok(()) => pending.reply.ok(),
@@ -116,6 +146,7 @@ fn answer_flushes(device: &Shared, flushed: &Receiver<PendingFlush>) {
 struct Daemon {
     device: Shared,
     timing: Timing,
+    reads: Mutex<Sender<PendingRead>>,
     writes: Mutex<Sender<PendingWrite>>,
     flushes: Mutex<Sender<PendingFlush>>,
 }
@@ -191,7 +222,21 @@ impl Filesystem for Daemon {
     ) {
         let device = self.device.lock();
         let left = device.bytes().saturating_sub(offset);
-        let mut out = vec![0; (size as usize).min(usize::try_from(left).unwrap_or(usize::MAX))];
+        let bytes = (size as usize).min(usize::try_from(left).unwrap_or(usize::MAX));
+        if device.is_hung() {
+            drop(device);
+            let reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
+            let pending = PendingRead {
+                offset,
+                bytes,
+                reply,
+            };
+            if let Err(unsent) = reads.send(pending) {
+                unsent.0.reply.error(Errno::EIO);
+            }
+            return;
+        }
+        let mut out = vec![0; bytes];
         device.read(offset, &mut out);
         drop(device);
         reply.data(&out);
@@ -209,10 +254,13 @@ impl Filesystem for Daemon {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let number = self.device.lock().write(offset, data).ok();
+        let (result, delay) = {
+            let mut device = self.device.lock();
+            (device.write(offset, data), device.delay())
+        };
         let pending = PendingWrite {
-            due: Instant::now() + self.timing.write,
-            number,
+            due: Instant::now() + self.timing.write + delay,
+            result,
             bytes: data.len() as u32,
             reply,
         };
@@ -235,9 +283,12 @@ impl Filesystem for Daemon {
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _data: bool, reply: ReplyEmpty) {
-        let flush = self.device.lock().flush_begins();
+        let (flush, delay) = {
+            let mut device = self.device.lock();
+            (device.flush_begins(), device.delay())
+        };
         let pending = PendingFlush {
-            due: Instant::now() + self.timing.flush,
+            due: Instant::now() + self.timing.flush + delay,
             flush,
             reply,
         };

@@ -25,6 +25,15 @@ pub enum FsKind {
 }
 
 impl FsKind {
+    /// Those that a setting names: one, or `both`.
+    pub fn named(name: &str) -> &'static [FsKind] {
+        match name {
+            "ext4" => &[FsKind::Ext4],
+            "xfs" => &[FsKind::Xfs],
+            _ => &[FsKind::Ext4, FsKind::Xfs],
+        }
+    }
+
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
@@ -86,41 +95,93 @@ impl Interrupt {
     }
 }
 
-/// Says what the host lacks for this drill; empty when it lacks nothing.
-pub fn missing(kinds: &[FsKind]) -> Vec<String> {
-    let mut missing = Vec::new();
+/// What a drill asks of the host beyond root.
+#[derive(Clone, Debug, Default)]
+pub struct Needs {
+    /// Device files, and the kernel modules that give them.
+    pub devices: Vec<(&'static str, &'static str)>,
+    /// Commands, and the packages of Debian that have them.
+    pub commands: Vec<(&'static str, &'static str)>,
+}
+
+/// Checks that the host has FUSE, loop devices and the tools of the file systems.
+pub fn require(kinds: &[FsKind], install: bool) -> Result<()> {
+    let mut needs = Needs {
+        devices: vec![("/dev/fuse", "fuse"), ("/dev/loop-control", "loop")],
+        commands: vec![("losetup", "mount")],
+    };
+    needs
+        .commands
+        .extend(kinds.iter().map(|kind| (kind.mkfs()[0], kind.package())));
+    needs.check(install)
+}
+
+impl Needs {
+    /// An error that says what the host lacks; with `install`, missing packages are installed
+    /// first.
+    pub fn check(&self, install: bool) -> Result<()> {
+        let mut missing = Vec::new();
+        if !is_root() {
+            missing.push("root (mounts and loop devices)".to_owned());
+        }
+        for (device, module) in &self.devices {
+            if !Path::new(device).exists() {
+                let _ = Command::new("modprobe").arg(module).output();
+            }
+            if !Path::new(device).exists() {
+                missing.push(format!("{device} (kernel module {module})"));
+            }
+        }
+        if !Path::new("/dev/shm").is_dir() {
+            missing.push("/dev/shm".to_owned());
+        }
+        let lacking = |(command, _): &&(&str, &str)| !has_command(command);
+        let packages: Vec<&str> = self.commands.iter().filter(lacking).map(|c| c.1).collect();
+        if install && missing.is_empty() && !packages.is_empty() {
+            apt_install(&packages)?;
+        }
+        for (command, package) in self.commands.iter().filter(lacking) {
+            missing.push(format!("{command} (package {package}; --install gets it)"));
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        bail!("this host lacks: {}", missing.join(", "))
+    }
+}
+
+/// Whether this process may mount.
+pub fn is_root() -> bool {
     #[expect(unsafe_code, reason = "std does not say which user this is")]
     // SAFETY: geteuid takes nothing and cannot fail.
     let user = unsafe { libc::geteuid() };
-    if user != 0 {
-        missing.push("root (mounts and loop devices)".to_owned());
-    }
-    for device in ["/dev/fuse", "/dev/loop-control"] {
-        if !Path::new(device).exists() {
-            missing.push(format!("{device} (kernel modules fuse and loop)"));
-        }
-    }
-    if !Path::new("/dev/shm").is_dir() {
-        missing.push("/dev/shm".to_owned());
-    }
-    let commands = kinds.iter().map(|kind| (kind.mkfs()[0], kind.package()));
-    for (command, package) in commands.chain([("losetup", "mount")]) {
-        let found = ["/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin"]
-            .iter()
-            .any(|dir| Path::new(dir).join(command).exists());
-        if !found {
-            missing.push(format!("{command} (package {package})"));
-        }
-    }
-    missing
+    user == 0
 }
 
-fn run(command: &[&str], more: &[&Path]) -> Result<String> {
+/// Whether a command is in one of the usual places.
+pub fn has_command(command: &str) -> bool {
+    ["/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin"]
+        .iter()
+        .any(|dir| Path::new(dir).join(command).exists())
+}
+
+/// Installs packages of Debian.
+pub fn apt_install(packages: &[&str]) -> Result<()> {
+    println!("installing {}", packages.join(" "));
+    run(&["apt-get", "update", "-q"], &[])?;
+    let mut command = vec!["apt-get", "install", "-y", "-q", "--no-install-recommends"];
+    command.extend(packages);
+    run(&command, &[]).map(|_| ())
+}
+
+/// Runs a command of the system; answers what it printed.
+pub fn run(command: &[&str], more: &[&Path]) -> Result<String> {
     let path = std::env::var("PATH").unwrap_or_default();
     let output = Command::new(command[0])
         .args(&command[1..])
         .args(more)
         .env("PATH", format!("{path}:/usr/sbin:/sbin"))
+        .env("DEBIAN_FRONTEND", "noninteractive")
         .output()
         .with_context(|| command[0].to_owned())?;
     if !output.status.success() {
@@ -160,7 +221,7 @@ impl LoopDevice {
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         if let Err(error) = run(&["losetup", "--detach"], &[&self.path]) {
-            eprintln!("power-fuse: {error:#}");
+            eprintln!("drill: {error:#}");
         }
     }
 }
@@ -225,7 +286,7 @@ impl Drop for Mounted {
             std::thread::sleep(Duration::from_millis(50));
         }
         eprintln!(
-            "power-fuse: {} is still mounted: {}",
+            "drill: {} is still mounted: {}",
             self.dir.display(),
             std::io::Error::last_os_error()
         );

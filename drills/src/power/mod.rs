@@ -33,7 +33,7 @@ use check::Checker;
 use cut::{CutKind, CutOrder, Moment};
 use device::Fault;
 use history::HistoryCheck;
-use host::{FsKind, Interrupt, missing};
+use host::{FsKind, Interrupt, require};
 use rig::{Rig, RigPlan};
 
 use crate::rng::Rng;
@@ -68,6 +68,9 @@ pub struct PowerPlan {
     /// Leave out the negative controls
     #[arg(long)]
     pub without_controls: bool,
+    /// Install what is missing, through apt
+    #[arg(long)]
+    pub install: bool,
 }
 
 /// What the cuts of one kind gave.
@@ -87,15 +90,8 @@ struct Tally {
 
 /// Runs the drill and prints what it found. True: every promise held, every control was caught.
 pub fn run(plan: &PowerPlan) -> Result<bool> {
-    let kinds: &[FsKind] = match plan.fs.as_str() {
-        "ext4" => &[FsKind::Ext4],
-        "xfs" => &[FsKind::Xfs],
-        _ => &[FsKind::Ext4, FsKind::Xfs],
-    };
-    let lacking = missing(kinds);
-    if !lacking.is_empty() {
-        bail!("this host lacks: {}", lacking.join(", "));
-    }
+    let kinds = FsKind::named(&plan.fs);
+    require(kinds, plan.install)?;
     let interrupt = Interrupt::install()?;
     // Dropped last: everything mounted below it is gone by then.
     let dir = tempfile::Builder::new().prefix("drill-power-").tempdir()?;
@@ -108,6 +104,7 @@ pub fn run(plan: &PowerPlan) -> Result<bool> {
             dir: dir.path().join(fs.name()),
             fs: *fs,
             mutation: None,
+            env: Vec::new(),
             interrupt: interrupt.clone(),
         };
         holds &= on_fs(plan, &rig_plan)?;

@@ -8,7 +8,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,8 @@ use super::cut::{Cut, CutOrder};
 use super::device::{Device, Marks};
 use super::fuse::{FILE_NAME, Shared, Timing, serve};
 use super::host::{FsKind, Interrupt, LoopDevice, Mounted, make_fs};
-use crate::client::{Load, LoadPlan};
-use crate::ledger::Ledger;
+use crate::client::{Load, LoadPlan, post};
+use crate::ledger::{Answer, Ledger, body};
 use crate::node::{Node, NodePlan, log_tail};
 use crate::oracle::Delivered;
 use crate::sink::Sink;
@@ -48,6 +48,8 @@ pub struct RigPlan {
     pub fs: FsKind,
     /// A mutation to switch on: the negative control.
     pub mutation: Option<&'static str>,
+    /// Variables that set configuration keys.
+    pub env: Vec<(&'static str, String)>,
     /// Set by a signal.
     pub interrupt: Interrupt,
 }
@@ -117,6 +119,17 @@ impl Rig {
         self.mounted = None;
     }
 
+    /// Sends one hook over a connection of its own, whatever the load does.
+    pub fn post_one(&mut self) -> Result<Answer> {
+        let address = self.node()?.address();
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let body = body(number, BODY_BYTES);
+        self.ledger.sending(number, &body, None);
+        let answer = post(&mut None, address, None, &body);
+        self.ledger.ended(number, answer.as_ref().ok().cloned());
+        Ok(answer?)
+    }
+
     /// The mount point.
     pub fn mount_dir(&self) -> Result<&Path> {
         Ok(self.mounted.as_ref().context("not mounted")?.dir())
@@ -141,6 +154,12 @@ impl Rig {
             .mutation
             .iter()
             .map(|name| ("ANKUSA_MUTATION", *name))
+            .chain(
+                self.plan
+                    .env
+                    .iter()
+                    .map(|(key, value)| (*key, value.as_str())),
+            )
             .collect();
         let plan = self.node_plan();
         let mut node = plan.start(&env)?;
@@ -254,7 +273,13 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        self.device.lock().set_fault(None);
+        {
+            let mut device = self.device.lock();
+            device.set_fault(None);
+            device.set_delay(Duration::ZERO);
+            // IMPORTANT: a process whose I/O gets no answer cannot be killed.
+            device.set_hung(false);
+        }
         let _ = self.kill_node();
         self.stop_load();
         self.sink.stop();

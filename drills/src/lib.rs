@@ -18,5 +18,6 @@ pub mod node;
 pub mod oracle;
 pub mod power;
 pub mod rng;
+pub mod shutdown;
 pub mod sim;
 pub mod sink;

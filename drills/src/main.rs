@@ -11,6 +11,7 @@ use ankusa_drills::dual::kill::DualPlan;
 use ankusa_drills::disk::{self, DiskPlan};
 use ankusa_drills::kill::{self, KillPlan};
 use ankusa_drills::power::{self, PowerPlan};
+use ankusa_drills::shutdown::{self, ShutdownPlan};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -67,6 +68,8 @@ enum Drill {
     Mutations(sim_command::MutationsArgs),
     /// Power cuts and faults of a disk that sees every write and every flush, on ext4 and xfs
     PowerFuse(PowerPlan),
+    /// A file system that is shut down under the node, on ext4 and xfs
+    PowerShutdown(ShutdownPlan),
     /// A disk that fails, fills, slows down or stops answering, and is well again
     Disk(DiskPlan),
 }
@@ -99,6 +102,7 @@ fn run(drill: Drill) -> Result<bool> {
         }
         Drill::PowerFuse(plan) => power::run(&plan),
         Drill::Disk(plan) => disk::run(&plan),
+        Drill::PowerShutdown(plan) => shutdown::run(&plan),
         Drill::Kill {
             binary,
             seed,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -82,6 +82,16 @@ pub struct Checker {
 impl Checker {
     /// Boots the image of `cut` and judges what is delivered against the ledger at the cut.
     pub fn boot(&self, rig: &Rig, cut: &Cut) -> Result<Verdict> {
+        self.boot_after(rig, cut, |_| Ok(()))
+    }
+
+    /// As [`Checker::boot`], after `prepare` has been given the mounted file system.
+    pub fn boot_after(
+        &self,
+        rig: &Rig,
+        cut: &Cut,
+        prepare: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<Verdict> {
         let mut image = Image::new("cut")?;
         image.fill(&cut.image)?;
         let sent = rig.ledger.rows_at(cut.marks.acked);
@@ -99,18 +109,22 @@ impl Checker {
         let loop_device = LoopDevice::attach(image.path(), false)?;
         let mut trouble = None;
         {
-            let _mounted = Mounted::mount(self.fs, &loop_device, &plan.data_dir())?;
+            let mounted = Mounted::mount(self.fs, &loop_device, &plan.data_dir())?;
+            prepare(mounted.dir())?;
+            // What an earlier boot had to say is of no interest.
+            let _ = fs::remove_file(plan.log_file());
             let mut node = plan.start(&[])?;
-            if matches!(node.wait_ready(), Ok(true)) {
+            let up = node.wait_up();
+            if matches!(up, Ok(true)) {
                 let needed: BTreeSet<&str> = sent.values().filter_map(|row| row.acked()).collect();
                 let known: BTreeSet<&str> = before.iter().map(|hook| hook.id.as_str()).collect();
                 let needed = needed.difference(&known).copied().collect();
                 self.drain(&sink, needed)?;
                 if !node.stop()? {
-                    trouble = Some("not a clean stop");
+                    trouble = Some("not a clean stop".to_owned());
                 }
             } else {
-                trouble = Some("the node did not come up");
+                trouble = Some(format!("the node did not come up: {up:?}"));
             }
             let _ = node.kill();
         }

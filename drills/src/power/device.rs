@@ -59,6 +59,11 @@ impl Write {
         self.data.starts_with(GROUP_MAGIC) || self.data.starts_with(SEGMENT_MAGIC)
     }
 
+    /// Whether this begins a segment.
+    pub fn is_segment(&self) -> bool {
+        self.data.starts_with(SEGMENT_MAGIC)
+    }
+
     /// Whether this is a write into the file system's journal.
     pub fn is_journal(&self) -> bool {
         self.data.starts_with(JBD2_MAGIC) || self.data.starts_with(XFS_LOG_MAGIC)

@@ -25,7 +25,6 @@ use super::cut::{CutKind, crash_image};
 use super::device::{History, Marks, Write};
 use super::host::{FsKind, Interrupt, LoopDevice, Mounted};
 use super::pages::Pages;
-use super::rig::SEGMENT_BYTES;
 use crate::ledger::{Ledger, Sent};
 use crate::oracle::{Delivered, Verdict, judge};
 use crate::rng::Rng;
@@ -43,6 +42,10 @@ pub struct HistoryReport {
     pub writes: usize,
     /// Groups of the log recorded.
     pub groups: usize,
+    /// Headers of segments recorded.
+    pub segments: usize,
+    /// Writes into the file system's journal recorded.
+    pub journal: usize,
     /// Acked at the first and at the last point.
     pub acked: (usize, usize),
     /// All verdicts, added up.
@@ -65,6 +68,8 @@ pub struct HistoryCheck<'a> {
     pub dir: PathBuf,
     /// The file system.
     pub fs: FsKind,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
     /// Parts of each epoch.
     pub subsets: usize,
     /// Checks at once.
@@ -115,6 +120,8 @@ impl HistoryCheck<'_> {
         for (number, epoch) in history.epochs.iter().enumerate() {
             report.writes += epoch.writes.len();
             report.groups += epoch.writes.iter().map(Write::groups).sum::<usize>();
+            report.segments += epoch.writes.iter().filter(|w| w.is_segment()).count();
+            report.journal += epoch.writes.iter().filter(|w| w.is_journal()).count();
             // What was acked up to the end of this epoch must be on the medium as the flush before
             // left it: this epoch's writes may all be lost.
             points.push(Point {
@@ -216,7 +223,7 @@ impl HistoryCheck<'_> {
         dir: &Path,
     ) -> Verdict {
         let before = &self.delivered[..point.marks.delivered.min(self.delivered.len())];
-        let (held, trouble) = match recovered(self.fs, loop_device, dir) {
+        let (held, trouble) = match recovered(self.fs, self.segment_bytes, loop_device, dir) {
             Ok(held) => (held, None),
             Err(error) => (Vec::new(), Some(format!("{error:#}"))),
         };
@@ -259,7 +266,12 @@ fn fingerprint(image: &Pages, pending: &[Write]) -> Vec<u8> {
 }
 
 /// Mounts the image, opens the store on it and reads back every live hook.
-fn recovered(fs: FsKind, loop_device: &LoopDevice, dir: &Path) -> Result<Vec<Delivered>> {
+fn recovered(
+    fs: FsKind,
+    segment_bytes: u64,
+    loop_device: &LoopDevice,
+    dir: &Path,
+) -> Result<Vec<Delivered>> {
     let mounted = Mounted::mount(fs, loop_device, dir)?;
     let facts = Home::peek(mounted.dir())?;
     let shard = ShardId(0);
@@ -268,7 +280,7 @@ fn recovered(fs: FsKind, loop_device: &LoopDevice, dir: &Path) -> Result<Vec<Del
         shard,
         store_uuid: facts.uuid.0,
         hash_key: facts.hash_key.0,
-        segment_bytes: SEGMENT_BYTES,
+        segment_bytes,
         min_free_bytes: 0,
         ..StoreConfig::default()
     };

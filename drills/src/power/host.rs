@@ -106,17 +106,21 @@ pub struct Needs {
 
 /// Checks that the host has FUSE, loop devices and the tools of the file systems.
 pub fn require(kinds: &[FsKind], install: bool) -> Result<()> {
-    let mut needs = Needs {
-        devices: vec![("/dev/fuse", "fuse"), ("/dev/loop-control", "loop")],
-        commands: vec![("losetup", "mount")],
-    };
-    needs
-        .commands
-        .extend(kinds.iter().map(|kind| (kind.mkfs()[0], kind.package())));
+    let mut needs = Needs::file_systems(kinds);
+    needs.devices.push(("/dev/fuse", "fuse"));
     needs.check(install)
 }
 
 impl Needs {
+    /// Loop devices and the tools of the file systems.
+    pub fn file_systems(kinds: &[FsKind]) -> Needs {
+        let tools = kinds.iter().map(|kind| (kind.mkfs()[0], kind.package()));
+        Needs {
+            devices: vec![("/dev/loop-control", "loop")],
+            commands: tools.chain([("losetup", "mount")]).collect(),
+        }
+    }
+
     /// An error that says what the host lacks; with `install`, missing packages are installed
     /// first.
     pub fn check(&self, install: bool) -> Result<()> {

@@ -34,7 +34,7 @@ use cut::{CutKind, CutOrder, Moment};
 use device::Fault;
 use history::HistoryCheck;
 use host::{FsKind, Interrupt, require};
-use rig::{Rig, RigPlan};
+use rig::{BODY_BYTES, Rig, RigPlan, SEGMENT_BYTES};
 
 use crate::rng::Rng;
 
@@ -104,6 +104,8 @@ pub fn run(plan: &PowerPlan) -> Result<bool> {
             dir: dir.path().join(fs.name()),
             fs: *fs,
             mutation: None,
+            segment_bytes: SEGMENT_BYTES,
+            body_bytes: BODY_BYTES,
             env: Vec::new(),
             interrupt: interrupt.clone(),
         };
@@ -143,7 +145,14 @@ fn on_fs(plan: &PowerPlan, rig_plan: &RigPlan) -> Result<bool> {
         println!("power-fuse: {fs}: faults took {:.1?}", started.elapsed());
     }
     if plan.history > 0 {
-        holds &= recorded(plan, &on("history"), &mut rng)?;
+        // Small segments and large hooks: so that segments are left, slots made and checkpoints
+        // written within the history.
+        let on = RigPlan {
+            segment_bytes: 1 << 20,
+            body_bytes: 6000,
+            ..on("history")
+        };
+        holds &= recorded(plan, &on, &mut rng)?;
     }
     Ok(holds)
 }
@@ -280,6 +289,7 @@ fn recorded(plan: &PowerPlan, rig_plan: &RigPlan, rng: &mut Rng) -> Result<bool>
     let check = HistoryCheck {
         dir: rig_plan.dir.clone(),
         fs: rig_plan.fs,
+        segment_bytes: rig_plan.segment_bytes,
         subsets: plan.subsets,
         threads: 2,
         seed: rng.draw(),
@@ -289,11 +299,14 @@ fn recorded(plan: &PowerPlan, rig_plan: &RigPlan, rng: &mut Rng) -> Result<bool>
     };
     let report = check.run(&history)?;
     println!(
-        "power-fuse: {fs}: history flushes={} writes={} groups={} acked={}..{} subsets={} \
+        "power-fuse: {fs}: history flushes={} writes={} groups={} segments={} \
+         journal_writes={} acked={}..{} subsets={} \
          (+{} repeats) bad={} in {:.1?}",
         report.boundaries,
         report.writes,
         report.groups,
+        report.segments,
+        report.journal,
         report.acked.0,
         report.acked.1,
         report.subsets,

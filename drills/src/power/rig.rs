@@ -31,8 +31,8 @@ const DEVICE_BYTES: u64 = 320 << 20;
 /// Connections of the client.
 const CONNECTIONS: usize = 32;
 
-/// Bytes of a body.
-const BODY_BYTES: usize = 600;
+/// Bytes of a body, unless the plan says otherwise.
+pub const BODY_BYTES: usize = 600;
 
 /// Bytes of a segment: small, so that many are started, sealed and used again.
 pub const SEGMENT_BYTES: u64 = 2 << 20;
@@ -48,6 +48,10 @@ pub struct RigPlan {
     pub fs: FsKind,
     /// A mutation to switch on: the negative control.
     pub mutation: Option<&'static str>,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Bytes of a body.
+    pub body_bytes: usize,
     /// Variables that set configuration keys.
     pub env: Vec<(&'static str, String)>,
     /// Set by a signal.
@@ -123,7 +127,7 @@ impl Rig {
     pub fn post_one(&mut self) -> Result<Answer> {
         let address = self.node()?.address();
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let body = body(number, BODY_BYTES);
+        let body = body(number, self.plan.body_bytes);
         self.ledger.sending(number, &body, None);
         let answer = post(&mut None, address, None, &body);
         self.ledger.ended(number, answer.as_ref().ok().cloned());
@@ -141,7 +145,7 @@ impl Rig {
             dir: self.plan.dir.join("node"),
             sink: self.sink.address(),
             cores: 1,
-            segment_bytes: SEGMENT_BYTES,
+            segment_bytes: self.plan.segment_bytes,
             keyed_paused: true,
             more: String::new(),
         }
@@ -189,7 +193,7 @@ impl Rig {
             let plan = LoadPlan {
                 address: self.node()?.address(),
                 connections: CONNECTIONS,
-                body_bytes: BODY_BYTES,
+                body_bytes: self.plan.body_bytes,
                 keyed_every: 2,
             };
             let load = Load::start(plan, self.ledger.clone(), Arc::clone(&self.numbers));

@@ -57,7 +57,8 @@ pub struct Found {
     pub io_uring: Option<i32>,
     /// Soft limit of locked memory, bytes.
     pub memlock_bytes: u64,
-    /// Errno of a direct write and read back in the directory; `None` when they worked.
+    /// Errno of a direct write and read back in the directory; `None` when they worked, or there was
+    /// no room for them.
     pub direct_io: Option<i32>,
     /// What the executor would stumble over in the block device's entries; `None` when it would
     /// not.
@@ -162,10 +163,17 @@ pub fn look(dir: &Path) -> io::Result<Found> {
         magic: sys::fs_magic(&dir)?,
         io_uring: errno(sys::io_uring_setup()),
         memlock_bytes: sys::memlock()?.0,
-        direct_io: errno(try_direct_io(&dir)),
+        direct_io: errno(try_direct_io(&dir)).filter(|errno| !is_full(*errno)),
         block_device: block_device_fault(Path::new("/sys/dev/block"), dir.metadata()?.dev()),
         dir,
     })
+}
+
+/// Whether an error only says that there is no room: a full disk must not keep a node from opening
+/// what it holds and delivering it, which is what frees the disk; and it says nothing about direct
+/// I/O.
+fn is_full(errno: i32) -> bool {
+    matches!(errno, libc::ENOSPC | libc::EDQUOT)
 }
 
 /// Writes and reads back one block past the page cache, in a file that is gone afterwards.

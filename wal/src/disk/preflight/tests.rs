@@ -149,3 +149,9 @@ fn a_look_leaves_nothing_behind() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     assert!(look(&dir.path().join("absent")).is_err());
 }
+
+#[test]
+fn a_full_disk_says_nothing_about_direct_io() {
+    assert!(is_full(libc::ENOSPC) && is_full(libc::EDQUOT));
+    assert!(!is_full(libc::EINVAL) && !is_full(libc::EROFS));
+}

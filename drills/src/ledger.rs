@@ -119,6 +119,17 @@ impl Ledger {
         self.lock().rows.clone()
     }
 
+    /// The acks after the first `acked` never were: their hooks stay as sent without an answer.
+    pub fn forget_after(&self, acked: usize) {
+        let mut inner = self.lock();
+        let acked = acked.min(inner.acked.len());
+        for number in inner.acked.split_off(acked) {
+            if let Some(row) = inner.rows.get_mut(&number) {
+                row.answers.clear();
+            }
+        }
+    }
+
     /// As [`Ledger::rows`], but only the first `acked` requests that were acked count as acked: the
     /// ledger at an earlier moment. The later ones stay as sent without an answer.
     pub fn rows_at(&self, acked: usize) -> BTreeMap<u64, Sent> {

@@ -12,6 +12,7 @@ pub mod client;
 pub mod cores;
 pub mod dual;
 pub mod disk;
+pub mod dm;
 pub mod kill;
 pub mod ledger;
 pub mod node;

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use ankusa_drills::cores::{self, CoresPlan};
 use ankusa_drills::dual::kill::DualPlan;
 use ankusa_drills::disk::{self, DiskPlan};
+use ankusa_drills::dm::{self, DmPlan};
 use ankusa_drills::kill::{self, KillPlan};
 use ankusa_drills::power::{self, PowerPlan};
 use ankusa_drills::shutdown::{self, ShutdownPlan};
@@ -68,6 +69,8 @@ enum Drill {
     Mutations(sim_command::MutationsArgs),
     /// Power cuts and faults of a disk that sees every write and every flush, on ext4 and xfs
     PowerFuse(PowerPlan),
+    /// Power cuts with the kernel's device-mapper, here or in a QEMU guest
+    PowerDm(DmPlan),
     /// A file system that is shut down under the node, on ext4 and xfs
     PowerShutdown(ShutdownPlan),
     /// A disk that fails, fills, slows down or stops answering, and is well again
@@ -102,6 +105,7 @@ fn run(drill: Drill) -> Result<bool> {
         }
         Drill::PowerFuse(plan) => power::run(&plan),
         Drill::Disk(plan) => disk::run(&plan),
+        Drill::PowerDm(plan) => dm::run(&plan),
         Drill::PowerShutdown(plan) => shutdown::run(&plan),
         Drill::Kill {
             binary,

@@ -215,7 +215,7 @@ impl Bench {
         let mut image = Image::new(&format!("shutdown-{}", fs.name()))?;
         image.fill(&Pages::new(DEVICE_BYTES))?;
         let loop_device = LoopDevice::attach(image.path(), false)?;
-        make_fs(fs, &loop_device)?;
+        make_fs(fs, loop_device.path())?;
         let sink = Sink::start()?;
         let node_plan = NodePlan {
             binary: plan.binary.canonicalize()?,
@@ -226,7 +226,7 @@ impl Bench {
             keyed_paused: true,
             more: String::new(),
         };
-        let mounted = Mounted::mount(fs, &loop_device, &node_plan.data_dir())?;
+        let mounted = Mounted::mount(fs, loop_device.path(), &node_plan.data_dir())?;
         Ok(Bench {
             mounted: Some(mounted),
             loop_device,
@@ -278,7 +278,7 @@ impl Bench {
         ended?;
         report.cycles += 1;
         self.mounted = None;
-        let mounted = Mounted::mount(self.fs, &self.loop_device, &self.node_plan.data_dir())?;
+        let mounted = Mounted::mount(self.fs, self.loop_device.path(), &self.node_plan.data_dir())?;
         self.mounted = Some(mounted);
         let mut node = self.start(false)?;
         self.drain()?;

@@ -109,7 +109,7 @@ impl Checker {
         let loop_device = LoopDevice::attach(image.path(), false)?;
         let mut trouble = None;
         {
-            let mounted = Mounted::mount(self.fs, &loop_device, &plan.data_dir())?;
+            let mounted = Mounted::mount(self.fs, loop_device.path(), &plan.data_dir())?;
             prepare(mounted.dir())?;
             // What an earlier boot had to say is of no interest.
             let _ = fs::remove_file(plan.log_file());

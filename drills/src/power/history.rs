@@ -272,7 +272,7 @@ fn recovered(
     loop_device: &LoopDevice,
     dir: &Path,
 ) -> Result<Vec<Delivered>> {
-    let mounted = Mounted::mount(fs, loop_device, dir)?;
+    let mounted = Mounted::mount(fs, loop_device.path(), dir)?;
     let facts = Home::peek(mounted.dir())?;
     let shard = ShardId(0);
     let disk = BlockingDisk::open(&ankusa_wal::home::shard_dir(mounted.dir(), shard))?;

@@ -199,8 +199,8 @@ pub fn run(command: &[&str], more: &[&Path]) -> Result<String> {
 }
 
 /// Makes an empty file system.
-pub fn make_fs(kind: FsKind, device: &LoopDevice) -> Result<()> {
-    run(kind.mkfs(), &[&device.path]).map(|_| ())
+pub fn make_fs(kind: FsKind, device: &Path) -> Result<()> {
+    run(kind.mkfs(), &[device]).map(|_| ())
 }
 
 /// A loop device; detached when dropped.
@@ -220,6 +220,11 @@ impl LoopDevice {
         let path = run(&["losetup", direct, "--find", "--show"], &[file])?;
         Ok(LoopDevice { path: path.into() })
     }
+
+    /// The device.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 impl Drop for LoopDevice {
@@ -237,9 +242,9 @@ pub struct Mounted {
 
 impl Mounted {
     /// Mounts `device` at `dir`, which is made.
-    pub fn mount(kind: FsKind, device: &LoopDevice, dir: &Path) -> Result<Mounted> {
+    pub fn mount(kind: FsKind, device: &Path, dir: &Path) -> Result<Mounted> {
         fs::create_dir_all(dir)?;
-        let source = c_path(&device.path)?;
+        let source = c_path(device)?;
         let target = c_path(dir)?;
         let (fs, options) = (CString::new(kind.name())?, CString::new(kind.options())?);
         // Times alone must not make the journal busy: the faults are for the log's own writes.
@@ -257,11 +262,7 @@ impl Mounted {
         };
         if result != 0 {
             let error = std::io::Error::last_os_error();
-            bail!(
-                "mounting {} as {}: {error}",
-                device.path.display(),
-                kind.name()
-            );
+            bail!("mounting {} as {}: {error}", device.display(), kind.name());
         }
         let _ = fs::remove_dir(dir.join("lost+found"));
         Ok(Mounted { dir: dir.into() })

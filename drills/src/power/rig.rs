@@ -93,7 +93,7 @@ impl Rig {
         };
         let session = serve(device.clone(), timing, &fuse_dir).context("mounting FUSE")?;
         let loop_device = LoopDevice::attach(&fuse_dir.join(FILE_NAME), true)?;
-        make_fs(plan.fs, &loop_device)?;
+        make_fs(plan.fs, loop_device.path())?;
         let mut rig = Rig {
             load: None,
             node: None,
@@ -114,7 +114,11 @@ impl Rig {
     /// Mounts the file system.
     pub fn mount(&mut self) -> Result<()> {
         let data = self.node_plan().data_dir();
-        self.mounted = Some(Mounted::mount(self.plan.fs, &self.loop_device, &data)?);
+        self.mounted = Some(Mounted::mount(
+            self.plan.fs,
+            self.loop_device.path(),
+            &data,
+        )?);
         Ok(())
     }
 

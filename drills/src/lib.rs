@@ -8,6 +8,7 @@
 //!
 //! Nothing here runs on a reactor core: plain threads and blocking sockets.
 
+pub mod all;
 pub mod client;
 pub mod cores;
 pub mod dual;

@@ -6,6 +6,7 @@ mod sim_command;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ankusa_drills::all::{self, AllPlan};
 use ankusa_drills::cores::{self, CoresPlan};
 use ankusa_drills::dual::kill::DualPlan;
 use ankusa_drills::disk::{self, DiskPlan};
@@ -69,6 +70,8 @@ enum Drill {
     Mutations(sim_command::MutationsArgs),
     /// Power cuts and faults of a disk that sees every write and every flush, on ext4 and xfs
     PowerFuse(PowerPlan),
+    /// Every drill in turn, and a page that a person reads
+    All(AllPlan),
     /// Power cuts with the kernel's device-mapper, here or in a QEMU guest
     PowerDm(DmPlan),
     /// A file system that is shut down under the node, on ext4 and xfs
@@ -104,6 +107,7 @@ fn run(drill: Drill) -> Result<bool> {
             Ok(verdict.holds())
         }
         Drill::PowerFuse(plan) => power::run(&plan),
+        Drill::All(plan) => all::run(&plan),
         Drill::Disk(plan) => disk::run(&plan),
         Drill::PowerDm(plan) => dm::run(&plan),
         Drill::PowerShutdown(plan) => shutdown::run(&plan),

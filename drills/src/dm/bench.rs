@@ -45,7 +45,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Makes a file system on `device` and mounts it.
+    /// Makes a file system on `device`.
     pub fn new(
         binary: &Path,
         dir: &Path,
@@ -64,7 +64,7 @@ impl Bench {
             keyed_paused: true,
             more: String::new(),
         };
-        let mut bench = Bench {
+        Ok(Bench {
             load: None,
             node: None,
             mounted: None,
@@ -77,9 +77,7 @@ impl Bench {
             sink,
             interrupt: interrupt.clone(),
             crashes: 0,
-        };
-        bench.mount()?;
-        Ok(bench)
+        })
     }
 
     /// Mounts the file system.

@@ -17,6 +17,7 @@ pub mod target;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write as _};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -143,6 +144,14 @@ fn may_erase(device: &Path, yes: bool) -> Result<()> {
     if mounts.lines().any(is_mounted) {
         bail!("{text} is mounted");
     }
+    // The kernel itself says whether anything else holds it.
+    let mut exclusive = File::options();
+    exclusive.read(true).custom_flags(libc::O_EXCL);
+    drop(
+        exclusive
+            .open(device)
+            .with_context(|| format!("{text} is in use"))?,
+    );
     if yes {
         return Ok(());
     }
@@ -215,6 +224,7 @@ impl Drill<'_> {
         let (mut lies, mut lost) = (0, 0);
         // What the device lied about is gone for good: the ledger forgets it after each cut.
         for cut in 0..self.plan.cuts {
+            bench.mount()?;
             bench.start(true)?;
             bench.load(2)?;
             bench.wait_acked(self.plan.acked, || Ok(()))?;
@@ -304,6 +314,7 @@ impl Drill<'_> {
     fn logged(&self, fs: FsKind, mutation: Option<&'static str>) -> Result<bool> {
         let log_writes = LogWrites::over(self.device, self.log)?;
         let mut bench = self.bench(log_writes.path(), fs, mutation)?;
+        bench.mount()?;
         bench.start(true)?;
         log_writes.mark(&format!("{}0", log::ACKED))?;
         // Every hook goes to the paused sink: all of them must be on the medium itself.
@@ -325,7 +336,7 @@ impl Drill<'_> {
         bench.die()?;
         log_writes.mark(&format!("{}{}", log::ACKED, ledger.acked_count()))?;
         drop(log_writes);
-        let bytes = target::sectors(self.device)? * 512;
+        let bytes = target::sectors_used(self.device)? * 512;
         let mut log = BufReader::with_capacity(1 << 20, File::open(self.log)?);
         let history = log::read(&mut log, bytes)?;
         let check = HistoryCheck {

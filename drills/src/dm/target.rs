@@ -26,6 +26,14 @@ pub fn sectors(device: &Path) -> Result<u64> {
     Ok(run(&["blockdev", "--getsz", text], &[])?.parse()?)
 }
 
+/// Most sectors that are used of a device: 1 GiB.
+const SECTORS_MAX: u64 = 2 << 20;
+
+/// Sectors that the drill uses of a block device.
+pub fn sectors_used(device: &Path) -> Result<u64> {
+    Ok(sectors(device)?.min(SECTORS_MAX))
+}
+
 /// A mapped device.
 pub struct Target {
     name: String,
@@ -88,7 +96,7 @@ pub struct Flakey {
 impl Flakey {
     /// Over `device`.
     pub fn over(device: &Path) -> Result<Flakey> {
-        let sectors = sectors(device)?;
+        let sectors = sectors_used(device)?;
         let device = device.display().to_string();
         let table = table(&device, sectors, Writes::Taken);
         Ok(Flakey {
@@ -131,7 +139,7 @@ impl LogWrites {
     pub fn over(device: &Path, log: &Path) -> Result<LogWrites> {
         let table = format!(
             "0 {} log-writes {} {}",
-            sectors(device)?,
+            sectors_used(device)?,
             device.display(),
             log.display()
         );

@@ -33,7 +33,9 @@ fn scene() -> (TestLog, Remains) {
 }
 
 /// What must be the same whoever died where: fresh seqs may differ.
-fn told(node: &Node) -> Vec<(usize, HookId, Vec<u8>, Vec<String>)> {
+type Told = Vec<(usize, HookId, Vec<u8>, Vec<String>)>;
+
+fn told(node: &Node) -> Told {
     let mut told: Vec<_> = node
         .content()
         .into_iter()
@@ -43,12 +45,7 @@ fn told(node: &Node) -> Vec<(usize, HookId, Vec<u8>, Vec<String>)> {
     told
 }
 
-fn whole() -> (
-    TestLog,
-    Remains,
-    Vec<(usize, HookId, Vec<u8>, Vec<String>)>,
-    u64,
-) {
+fn whole() -> (TestLog, Remains, Told, u64) {
     let (log, remains) = scene();
     let node = Node::reopen(&log, &remains);
     let before: u64 = node.disks.borrow().iter().map(|d| d.ops()).sum();

@@ -129,9 +129,15 @@ pub(crate) struct Pump {
     cells: RefCell<PumpCells>,
 }
 
+/// Bytes planned, bytes of the first record, what encodes, and how it ends.
+type Waiting = (usize, usize, Encode<SimDisk>, Rc<RefCell<Fate>>);
+
+/// A hook as a shard holds it: id, body, and its rows in words.
+pub(crate) type Held = (HookId, Vec<u8>, Vec<String>);
+
 #[derive(Default)]
 struct PumpCells {
-    queue: VecDeque<(usize, usize, Encode<SimDisk>, Rc<RefCell<Fate>>)>,
+    queue: VecDeque<Waiting>,
     started: VecDeque<(Lsn, Rc<RefCell<Fate>>)>,
     waker: Option<Waker>,
 }
@@ -433,8 +439,7 @@ impl Node {
         });
         let write = self.pump_write(apply, encode);
         assert_eq!(self.world.block_on(write).unwrap(), Ok(Outcome::Durable));
-        let seq = *taken.borrow();
-        seq
+        *taken.borrow()
     }
 
     fn pump_write(
@@ -461,7 +466,7 @@ impl Node {
     }
 
     /// Every live hook: shard and seq, id, body, and its rows by sink.
-    pub(crate) fn content(&self) -> BTreeMap<(usize, u64), (HookId, Vec<u8>, Vec<String>)> {
+    pub(crate) fn content(&self) -> BTreeMap<(usize, u64), Held> {
         let mut content = BTreeMap::new();
         for (number, shard) in self.shards.borrow().iter().enumerate() {
             let seqs: Vec<Seq> = {

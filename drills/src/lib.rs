@@ -11,9 +11,9 @@
 pub mod all;
 pub mod client;
 pub mod cores;
-pub mod dual;
 pub mod disk;
 pub mod dm;
+pub mod dual;
 pub mod kill;
 pub mod ledger;
 pub mod node;

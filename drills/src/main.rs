@@ -8,9 +8,9 @@ use std::process::ExitCode;
 
 use ankusa_drills::all::{self, AllPlan};
 use ankusa_drills::cores::{self, CoresPlan};
-use ankusa_drills::dual::kill::DualPlan;
 use ankusa_drills::disk::{self, DiskPlan};
 use ankusa_drills::dm::{self, DmPlan};
+use ankusa_drills::dual::kill::DualPlan;
 use ankusa_drills::kill::{self, KillPlan};
 use ankusa_drills::power::{self, PowerPlan};
 use ankusa_drills::shutdown::{self, ShutdownPlan};

@@ -26,6 +26,7 @@ pub mod load;
 pub mod lone;
 pub mod measure;
 pub mod memory;
+pub mod peers;
 pub mod plot;
 pub mod report;
 pub mod responder;

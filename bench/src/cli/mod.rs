@@ -55,6 +55,8 @@ enum Command {
     Memory(crate::memory::MemoryArgs),
     /// Time from start to ready on a store full of undelivered hooks
     Boot(crate::boot::BootArgs),
+    /// The same durable write against Redis, PostgreSQL and NATS JetStream
+    Peers(crate::peers::PeersArgs),
     /// Run wal, ingest and lone; exit 1 when a ratio is below its floor
     Gate(crate::gate::GateArgs),
     /// (internal) The smallest server that answers
@@ -136,6 +138,7 @@ pub fn main() -> ExitCode {
         Command::Wal(args) => crate::wal::run(&args),
         Command::Memory(args) => crate::memory::run(&args),
         Command::Boot(args) => crate::boot::run(&args),
+        Command::Peers(args) => crate::peers::run(&args),
         Command::Gate(args) => crate::gate::run(&args),
         Command::Bare { core } => crate::bare::serve(core),
         Command::Responder => crate::responder::serve().map_err(anyhow::Error::from),

@@ -82,7 +82,7 @@ impl<'p> Client<'p> {
             idle: VecDeque::with_capacity(plan.connections),
             in_flight_count: 0,
             dead_count: 0,
-            tally: LoadResult::new(),
+            tally: LoadResult::empty(),
             ledger,
             schedule: match plan.pace {
                 Pace::Closed => None,

@@ -57,7 +57,8 @@ pub struct LoadResult {
 }
 
 impl LoadResult {
-    pub(super) fn new() -> LoadResult {
+    /// Nothing yet.
+    pub(crate) fn empty() -> LoadResult {
         LoadResult {
             acked: new_histogram(),
             refused: new_histogram(),

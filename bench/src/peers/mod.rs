@@ -83,6 +83,7 @@ pub fn bench(args: &PeersArgs) -> anyhow::Result<Report> {
     let bench = &args.bench;
     let plan = args.node.plan(bench.server_core)?;
     let data = args.node.data.canonicalize()?;
+    let host = hostfacts::gather(Some(&args.node.data));
     let seconds = (bench.duration + bench.warmup).as_secs_f64()
         * f64::from(bench.rounds)
         * args.connections.len() as f64;
@@ -110,7 +111,7 @@ pub fn bench(args: &PeersArgs) -> anyhow::Result<Report> {
         "duration_s": bench.duration.as_secs_f64(), "warmup_s": bench.warmup.as_secs_f64(),
         "peers": peers.iter().map(|p| json!({"name": p.name, "settings": p.settings})).collect::<Vec<_>>(),
     });
-    let mut report = Report::new("peers", hostfacts::gather(Some(&args.node.data)), settings);
+    let mut report = Report::new("peers", host, settings);
     for line in missing {
         report.warn(line);
     }

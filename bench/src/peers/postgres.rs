@@ -6,13 +6,15 @@ use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
 use super::client::{Parsed, Protocol};
 use super::server::{Server, free_address, make};
 use super::{Peer, body};
+
+const START_PATIENCE: Duration = Duration::from_secs(30);
 
 const SETTINGS: [(&str, &str); 8] = [
     ("fsync", "on"),
@@ -64,7 +66,14 @@ pub(crate) fn start(programs: Option<&Path>, dir: &Path, core: usize) -> anyhow:
     }
     run_as(&mut command);
     let server = Server::start(command, "postgres", dir, address, core)?;
-    make_table(address)?;
+    let begun = Instant::now();
+    // It listens before it takes queries.
+    while let Err(why) = make_table(address) {
+        if begun.elapsed() > START_PATIENCE || !why.to_string().contains("starting up") {
+            return Err(why);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
     let settings: Vec<String> = SETTINGS.iter().map(|(k, v)| format!("{k}={v}")).collect();
     Ok(Peer {
         name: "postgresql",

@@ -10,6 +10,7 @@ use ankusa_drills::all::{self, AllPlan};
 use ankusa_drills::cores::{self, CoresPlan};
 use ankusa_drills::disk::{self, DiskPlan};
 use ankusa_drills::dm::{self, DmPlan};
+use ankusa_drills::dual::broker::{self, BrokerPlan};
 use ankusa_drills::dual::kill::DualPlan;
 use ankusa_drills::kill::{self, KillPlan};
 use ankusa_drills::power::{self, PowerPlan};
@@ -64,6 +65,8 @@ enum Drill {
         #[arg(long)]
         keep: bool,
     },
+    /// The node on three real brokers, one trouble after another (`drills/kafka up separate` first)
+    Broker(BrokerPlan),
     /// The heart on a simulated disk: seeded histories of faults, power cuts and recoveries
     Sim(sim_command::SimArgs),
     /// Break each promise on purpose; each must be caught (needs the feature mutations)
@@ -168,6 +171,7 @@ fn run(drill: Drill) -> Result<bool> {
             }
             Ok(holds)
         }
+        Drill::Broker(plan) => broker::run(&plan),
         Drill::Sim(args) => sim_command::sim(&args),
         Drill::Mutations(args) => sim_command::mutations(&args),
     }

@@ -284,7 +284,7 @@ impl Run<'_> {
 }
 
 /// Waits until nothing is missing, or nothing comes any more.
-fn delivered(ledger: &Ledger, sink: &Sink, allowed: usize) -> Verdict {
+pub(super) fn delivered(ledger: &Ledger, sink: &Sink, allowed: usize) -> Verdict {
     let (mut last, mut since) = (sink.count(), Instant::now());
     loop {
         std::thread::sleep(Duration::from_millis(300));

@@ -1,19 +1,24 @@
 //! Live drills of the dual commit: the node with an intake log beside its disk.
 //!
 //! [`kill`] is the kill drill over the log in files, where the host may be lost as well.
-//! [`records`] reads that log by its documented format, for the oracle. Plain threads, blocking.
+//! [`broker`] is the node on three real brokers. [`records`] reads that log by its documented format, for the oracle. Plain threads, blocking.
 
+pub mod broker;
 pub mod kill;
+mod prober;
 pub mod records;
+mod topic;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use crate::client::post;
 use crate::ledger::{Ledger, body};
@@ -42,6 +47,23 @@ pub fn command(node: &NodePlan, words: &[&str]) -> Result<String> {
         bail!("{words:?}: {}: {}", output.status, said.trim());
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// What the administration of a running node answers.
+pub fn admin(node: &NodePlan, path: &str) -> Result<Value> {
+    let config = fs::read_to_string(node.dir.join("ankusa.yml"))?;
+    let line = config.lines().find_map(|line| line.strip_prefix("admin: "));
+    let port = line.and_then(|line| line.rsplit("port: ").next());
+    let port = port.and_then(|port| port.trim_end_matches([' ', '}']).parse().ok());
+    let to = SocketAddr::from(([127, 0, 0, 1], port.context("no admin port")?));
+    let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(2))?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let head = format!("GET {path} HTTP/1.1\r\nHost: {to}\r\nConnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes())?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    let (_, body) = text.split_once("\r\n\r\n").context("no answer")?;
+    serde_json::from_str(body).with_context(|| text.clone())
 }
 
 /// Removes a folder that may not be there.

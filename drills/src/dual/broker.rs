@@ -1,0 +1,464 @@
+//! Drill `broker`: the node on three real brokers, one trouble after another, under load.
+//!
+//! While the log cannot confirm, no hook that is sent gets a 201; the refusals say `Retry-After`
+//! and come at once; the node accepts again within two seconds of the first confirm that an
+//! independent producer gets. After each trouble every acked hook of this topic is in it, read by a
+//! consumer of the drill's own; in the end everything acked was delivered as promised.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use clap::Args;
+use serde_json::Value;
+
+use super::prober::{Prober, Sample};
+use super::topic::{BROKERS, Topic};
+use super::{DUAL, admin, kill, send_again, until_ready};
+use crate::client::{Load, LoadPlan};
+use crate::ledger::Ledger;
+use crate::node::{Node, NodePlan, log_tail};
+use crate::sink::Sink;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A hook in flight may take this long, so that many failures open the breaker.
+const OPENS_WITHIN: Duration = Duration::from_secs(8);
+/// From the log's return to the first 201.
+const BACK_WITHIN: Duration = Duration::from_secs(2);
+
+/// The drill's settings.
+#[derive(Args, Clone, Debug)]
+pub struct BrokerPlan {
+    /// The ankusa binary
+    #[arg(long)]
+    pub binary: PathBuf,
+    /// `drills/kafka`; its brokers must be up, `separate`
+    #[arg(long, default_value = "drills/kafka")]
+    pub kafka: PathBuf,
+    /// Only these troubles, by name
+    #[arg(long)]
+    pub only: Vec<String>,
+    /// How long all brokers are paused, in seconds
+    #[arg(long, default_value_t = 30)]
+    pub paused_s: u64,
+}
+
+type Trouble = fn(&mut Drill) -> Result<String>;
+
+/// All of them, in order. The last ones leave the topic other than it was.
+const TROUBLES: &[(&str, Trouble)] = &[
+    ("one-down", Drill::one_down),
+    ("two-down", Drill::two_down),
+    ("leader-moved", Drill::leader_moved),
+    ("follower-hung", Drill::follower_hung),
+    ("all-paused", Drill::all_paused),
+    ("record-too-large", Drill::record_too_large),
+    ("boot-without-brokers", Drill::boot_without_brokers),
+    ("topic-recreated", Drill::topic_recreated),
+    ("setting-changed", Drill::setting_changed),
+];
+
+struct Drill {
+    plan: BrokerPlan,
+    topic: Topic,
+    node_plan: NodePlan,
+    node: Node,
+    ledger: Ledger,
+    numbers: Arc<AtomicU64>,
+    prober: Prober,
+    load: Option<Load>,
+    partition: i32,
+    /// Acked when the topic was last made anew: they need not be in it, unless they are still here.
+    before: BTreeSet<String>,
+}
+
+/// Runs the drill; prints a line for each trouble.
+pub fn run(plan: &BrokerPlan) -> Result<bool> {
+    let dir = tempfile::Builder::new().prefix("drill-broker-").tempdir()?;
+    let sink = Sink::start()?;
+    let topic = Topic {
+        script: plan.kafka.canonicalize()?,
+        name: format!("drill.{}", std::process::id()),
+    };
+    topic.topic("create", "")?;
+    let node_plan = NodePlan {
+        binary: plan.binary.canonicalize()?,
+        dir: dir.path().into(),
+        sink: sink.address(),
+        cores: 2,
+        segment_bytes: 4 << 20,
+        keyed_paused: true,
+        more: format!(
+            "intake: {{ type: kafka, node_id: drill-1, topic: {}, kafka: {{ brokers: [{BROKERS}] }} }}\n\
+             backup: {{ enabled: true, interval_ms: 1h, max_age_ms: 2h, signing_key: \
+             only-for-a-drill, store: {{ type: local, root: ./backup }} }}",
+            topic.name
+        ),
+    };
+    let (ledger, numbers) = (Ledger::default(), Arc::new(AtomicU64::new(1)));
+    let mut node = node_plan.start(&[DUAL])?;
+    until_ready(&mut node, &node_plan)?;
+    let mut drill = Drill {
+        plan: plan.clone(),
+        prober: Prober::start(node.address(), ledger.clone(), Arc::clone(&numbers)),
+        load: None,
+        partition: 0,
+        topic,
+        node_plan,
+        node,
+        ledger,
+        numbers,
+        before: BTreeSet::new(),
+    };
+    drill.load();
+    let partition = drill.intake()?["partition"].as_i64();
+    drill.partition = partition.unwrap_or_default() as i32;
+    let mut holds = true;
+    for (name, trouble) in TROUBLES {
+        if !plan.only.is_empty() && !plan.only.iter().any(|only| only == name) {
+            continue;
+        }
+        let began = Instant::now();
+        let result = trouble(&mut drill).and_then(|said| Ok((said, drill.all_in_topic()?)));
+        let took = began.elapsed().as_secs();
+        match result {
+            Ok((said, records)) => {
+                println!("broker: {name:20} holds   {took:3} s  {said}; {records}")
+            }
+            Err(error) => {
+                holds = false;
+                println!("broker: {name:20} BROKEN  {took:3} s  {error:#}");
+                drill.heal()?;
+            }
+        }
+    }
+    holds &= drill.end(&sink)?;
+    if !holds {
+        println!("broker: kept {}", dir.keep().display());
+    }
+    Ok(holds)
+}
+
+impl Drill {
+    fn load(&mut self) {
+        let plan = LoadPlan {
+            address: self.node.address(),
+            connections: 8,
+            body_bytes: 600,
+            keyed_every: 5,
+        };
+        let numbers = Arc::clone(&self.numbers);
+        self.load = Some(Load::start(plan, self.ledger.clone(), numbers));
+    }
+
+    fn intake(&self) -> Result<Value> {
+        Ok(admin(&self.node_plan, "/v1/wal")?["intake"].clone())
+    }
+
+    /// Waits for a 201 to a hook sent from `from` on.
+    fn accepted(&self, from: Instant, patience: Duration) -> Result<Sample> {
+        let end = Instant::now() + patience;
+        loop {
+            let samples = self.prober.since(from);
+            if let Some(first) = samples.iter().find(|s| s.status == 201) {
+                return Ok(first.clone());
+            }
+            if Instant::now() > end {
+                let last = samples.last().map(|s| (s.status, s.word.clone()));
+                bail!("no 201 in {patience:?}; the last answer: {last:?}");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Every hook sent from `from` until now was refused as it must be.
+    fn all_refused(&self, from: Instant) -> Result<String> {
+        let samples = self.prober.since(from);
+        if let Some(acked) = samples.iter().find(|s| s.status == 201) {
+            let after = acked.sent.duration_since(from);
+            bail!("a 201 to a hook sent {after:?} after the log had gone");
+        }
+        if let Some(other) = samples.iter().find(|s| s.status != 503 || !s.retry_after) {
+            bail!("not a 503 with Retry-After: {other:?}");
+        }
+        let open = samples.iter().filter(|s| s.sent >= from + OPENS_WITHIN);
+        let mut took: Vec<Duration> = open.map(|s| s.took).collect();
+        took.sort();
+        let at = |share: usize| took.get(took.len() * share / 100).copied();
+        let (Some(p50), Some(p99)) = (at(50), at(99)) else {
+            bail!("nothing was asked while the breaker was open");
+        };
+        if at(95) > Some(Duration::from_millis(5)) {
+            bail!("refusals take {p50:?} (p50), {:?} (p95)", at(95));
+        }
+        let count = samples.len();
+        Ok(format!(
+            "{count} refused, no 201, p50 {p50:.1?} p99 {p99:.1?}"
+        ))
+    }
+
+    /// The log is coming back: accepted again in time, and everything carried is completed.
+    fn back(&self) -> Result<String> {
+        let confirmed = self.topic.first_confirm(self.partition, PATIENCE)?;
+        let first = self.accepted(confirmed - Duration::from_secs(5), PATIENCE)?;
+        let ended = first.sent + first.took;
+        let late = ended.saturating_duration_since(confirmed);
+        if late > BACK_WITHIN {
+            bail!("accepted again only {late:?} after the first confirm");
+        }
+        self.drained()?;
+        Ok(format!("back {late:.1?} after the first confirm"))
+    }
+
+    /// Waits until nothing is carried and nothing stuck.
+    fn drained(&self) -> Result<()> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let view = self.intake()?;
+            if view["carried"] == 0 && view["stuck"] == 0 {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                bail!("still pending: {view}");
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// Everything acked for this topic is in it.
+    fn all_in_topic(&self) -> Result<String> {
+        let acked = super::acked_ids(&self.ledger);
+        let ids = self.topic.ids(self.partition)?;
+        let wanted = acked.iter().filter(|id| !self.before.contains(*id));
+        let absent: Vec<_> = wanted.filter(|id| !ids.contains_key(*id)).collect();
+        if !absent.is_empty() {
+            bail!(
+                "{} acked hooks are not in the topic: {:?}",
+                absent.len(),
+                absent[0]
+            );
+        }
+        let records: usize = ids.values().sum();
+        Ok(format!(
+            "{records} records of {} hooks, {} acked",
+            ids.len(),
+            acked.len()
+        ))
+    }
+
+    /// After a trouble that did not end well: all brokers run.
+    fn heal(&self) -> Result<()> {
+        for n in 1..=3 {
+            let _ = self.topic.kafka(&format!("resume {n}"));
+        }
+        self.topic.kafka("start 1 2 3")?;
+        self.accepted(Instant::now(), PATIENCE).map(|_| ())
+    }
+
+    fn leader(&self) -> Result<u32> {
+        let said = self.topic.topic("leader", &self.partition.to_string())?;
+        Ok(said.trim().parse()?)
+    }
+
+    fn others(&self) -> Result<[u32; 2]> {
+        let leader = self.leader()?;
+        Ok([leader % 3 + 1, (leader + 1) % 3 + 1])
+    }
+
+    fn one_down(&mut self) -> Result<String> {
+        let [one, _] = self.others()?;
+        self.topic.kafka(&format!("kill {one}"))?;
+        let killed = Instant::now();
+        std::thread::sleep(Duration::from_secs(6));
+        // Confirms wait until the brokers have found out.
+        let first = self.accepted(killed + Duration::from_secs(4), PATIENCE)?;
+        let gap = (first.sent + first.took).duration_since(killed);
+        self.topic.kafka(&format!("start {one}"))?;
+        self.drained()?;
+        Ok(format!("accepting with two ({gap:.1?} after the kill)"))
+    }
+
+    fn two_down(&mut self) -> Result<String> {
+        let [one, other] = self.others()?;
+        self.topic.kafka(&format!("kill {one}"))?;
+        self.topic.kafka(&format!("kill {other}"))?;
+        let killed = Instant::now();
+        std::thread::sleep(OPENS_WITHIN + Duration::from_secs(4));
+        let refused = self.all_refused(killed)?;
+        std::thread::scope(|scope| {
+            let starting = scope.spawn(|| self.topic.kafka(&format!("start {one} {other}")));
+            let back = self.back();
+            match starting.join() {
+                Ok(started) => started?,
+                Err(_) => bail!("panicked"),
+            };
+            Ok(format!("{refused}; {}", back?))
+        })
+    }
+
+    fn leader_moved(&mut self) -> Result<String> {
+        let leader = self.leader()?;
+        self.topic.kafka(&format!("stop {leader}"))?;
+        let moved = Instant::now();
+        let first = self.accepted(moved, Duration::from_secs(15))?;
+        let gap = (first.sent + first.took).duration_since(moved);
+        self.topic.kafka(&format!("start {leader}"))?;
+        self.drained()?;
+        Ok(format!(
+            "accepting {gap:.1?} after broker {leader} had stopped"
+        ))
+    }
+
+    fn follower_hung(&mut self) -> Result<String> {
+        let [one, _] = self.others()?;
+        self.topic.kafka(&format!("pause {one}"))?;
+        let hung = Instant::now();
+        std::thread::sleep(Duration::from_secs(6));
+        let first = self.accepted(hung + Duration::from_secs(4), PATIENCE)?;
+        let gap = (first.sent + first.took).duration_since(hung);
+        self.topic.kafka(&format!("resume {one}"))?;
+        self.drained()?;
+        Ok(format!("accepting {gap:.1?} after broker {one} hung"))
+    }
+
+    fn all_paused(&mut self) -> Result<String> {
+        for n in 1..=3 {
+            self.topic.kafka(&format!("pause {n}"))?;
+        }
+        let paused = Instant::now();
+        std::thread::sleep(Duration::from_secs(self.plan.paused_s) + OPENS_WITHIN);
+        let refused = self.all_refused(paused)?;
+        for n in 1..=3 {
+            self.topic.kafka(&format!("resume {n}"))?;
+        }
+        Ok(format!("{refused}; {}", self.back()?))
+    }
+
+    fn record_too_large(&mut self) -> Result<String> {
+        self.topic.topic("set", "max.message.bytes=65536")?;
+        std::thread::sleep(Duration::from_secs(1));
+        let number = self
+            .numbers
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let body = crate::ledger::body(number, 150_000);
+        self.ledger.sending(number, &body, None);
+        let began = Instant::now();
+        let answer = crate::client::post(&mut None, self.node.address(), None, &body)?;
+        self.ledger.ended(number, Some(answer.clone()));
+        if answer.status != 503 {
+            bail!("a record over the limit is answered {answer:?}");
+        }
+        let end = Instant::now() + PATIENCE;
+        while self.intake()?["stuck"] != 1 {
+            if Instant::now() > end {
+                bail!("not stuck: {}", self.intake()?);
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        let harmed = self
+            .prober
+            .since(began)
+            .iter()
+            .filter(|s| s.status != 201)
+            .count();
+        self.topic.topic("set", "max.message.bytes=12000000")?;
+        self.drained()?;
+        if harmed > 0 {
+            bail!("{harmed} neighbours were not acked");
+        }
+        Ok("503, stuck, neighbours unharmed, completed under the old limit".into())
+    }
+
+    /// Ends the node and starts it again while two brokers are away.
+    fn boot_without_brokers(&mut self) -> Result<String> {
+        let [one, other] = self.others()?;
+        self.node.kill()?;
+        if let Some(load) = self.load.take() {
+            load.stop();
+        }
+        self.topic.kafka(&format!("kill {one}"))?;
+        self.topic.kafka(&format!("kill {other}"))?;
+        self.node = self.node_plan.start(&[DUAL])?;
+        std::thread::sleep(Duration::from_secs(3));
+        if self.node.has_ended()? {
+            bail!("the node ended:\n{}", log_tail(&self.node_plan.log_file()));
+        }
+        self.topic.kafka(&format!("start {one} {other}"))?;
+        until_ready(&mut self.node, &self.node_plan)?;
+        let again = send_again(&self.ledger, self.node.address(), 600)?;
+        let numbers = Arc::clone(&self.numbers);
+        self.prober = Prober::start(self.node.address(), self.ledger.clone(), numbers);
+        self.load();
+        self.accepted(Instant::now(), PATIENCE)?;
+        self.drained()?;
+        Ok(format!("waited, then ready; {again} hooks sent again"))
+    }
+
+    fn topic_recreated(&mut self) -> Result<String> {
+        // What is still in the store: the hooks of the paused sink.
+        let rows = self.ledger.rows();
+        let acked = rows.values().filter(|row| row.key.is_none());
+        let done = acked.filter_map(|row| row.acked().map(str::to_owned));
+        let done: BTreeSet<String> = done.collect();
+        self.topic.topic("delete", "")?;
+        let deleted = Instant::now();
+        std::thread::sleep(Duration::from_secs(2));
+        self.topic.topic("create", "")?;
+        // Acked while the topic was going away and delivered since: as good as before.
+        self.accepted(deleted + Duration::from_secs(2), 2 * PATIENCE)?;
+        let rows = self.ledger.rows();
+        let unkeyed = rows.values().filter(|row| row.key.is_none());
+        let now: BTreeSet<String> = unkeyed
+            .filter_map(|r| r.acked().map(str::to_owned))
+            .collect();
+        self.before = done.union(&now).cloned().collect();
+        let end = Instant::now() + 3 * PATIENCE;
+        while self.all_in_topic().is_err() && Instant::now() < end {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        Ok("everything local is in the new topic".into())
+    }
+
+    fn setting_changed(&mut self) -> Result<String> {
+        self.topic.topic("set", "min.insync.replicas=1")?;
+        let changed = Instant::now();
+        while self.node.is_ready() {
+            if changed.elapsed() > 2 * PATIENCE {
+                bail!("still ready with min.insync.replicas=1");
+            }
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        let unready = changed.elapsed();
+        self.topic.topic("set", "min.insync.replicas=2")?;
+        until_ready(&mut self.node, &self.node_plan)?;
+        self.accepted(Instant::now(), PATIENCE)?;
+        Ok(format!("unready after {unready:.0?}, ready again"))
+    }
+
+    /// Everything is delivered, and the node ends cleanly.
+    fn end(mut self, sink: &Sink) -> Result<bool> {
+        if let Some(load) = self.load.take() {
+            load.stop();
+        }
+        drop(self.prober);
+        send_again(&self.ledger, self.node.address(), 600)?;
+        let is_clean = self.node.stop()?;
+        let plan = NodePlan {
+            keyed_paused: false,
+            ..self.node_plan
+        };
+        let mut node = plan.start(&[DUAL])?;
+        until_ready(&mut node, &plan)?;
+        // One kill: what was in flight.
+        let verdict = kill::delivered(&self.ledger, sink, 2 * 4096);
+        let is_clean = node.stop()? && is_clean;
+        println!("broker: {verdict}");
+        for example in &verdict.examples {
+            println!("broker:   {example}");
+        }
+        Ok(verdict.holds() && is_clean)
+    }
+}

@@ -92,7 +92,7 @@ pub fn run(plan: &BrokerPlan) -> Result<bool> {
         segment_bytes: 4 << 20,
         keyed_paused: true,
         more: format!(
-            "intake: {{ type: kafka, node_id: drill-1, topic: {}, kafka: {{ brokers: [{BROKERS}] }} }}\n\
+            "intake: {{ type: kafka, node_id: drill-1, topic: {}, reconcile_deadline_ms: 10m, kafka: {{ brokers: [{BROKERS}] }} }}\n\
              backup: {{ enabled: true, interval_ms: 1h, max_age_ms: 2h, signing_key: \
              only-for-a-drill, store: {{ type: local, root: ./backup }} }}",
             topic.name

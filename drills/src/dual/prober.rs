@@ -151,6 +151,7 @@ fn ask(
         id: text("id"),
         duplicate: json["duplicate"] == true,
         error: text("error"),
+        retry_after: retry_after.then(String::new),
     };
     Ok((answer, retry_after))
 }

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod ceilings;
 mod client;
 mod dns;
 mod harness;

@@ -22,6 +22,7 @@ pub mod gate;
 pub mod hostfacts;
 pub mod http;
 pub mod ingest;
+pub mod intake;
 pub mod load;
 pub mod lone;
 pub mod measure;

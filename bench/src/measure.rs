@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::child::cpu_time;
+use crate::child::{ThreadTimes, cpu_time, thread_times};
 use crate::hostfacts::{self, BusyMark, busy_mark};
 use crate::load::{self, LoadError, LoadPlan, LoadResult, Probe, Stop};
 use crate::report::{Row, load_row, number};
@@ -53,6 +53,12 @@ pub struct Measured {
     pub load: LoadResult,
     /// Processor time of the server for each 2xx answer, microseconds.
     pub cpu_us_per_ack: f64,
+    /// The same of its reactor cores alone, and of all its threads one by one.
+    pub core_us_per_ack: f64,
+    /// See there.
+    pub threads_us_per_ack: f64,
+    /// Share of the window in which its reactor cores ran (1 for each).
+    pub core_busy: f64,
     /// Bytes the server handed to the block layer for each 2xx answer.
     pub written_per_ack: f64,
     /// Flushes of the device for each 2xx answer.
@@ -64,6 +70,7 @@ pub struct Measured {
 #[derive(Clone, Copy, Default)]
 struct Sample {
     cpu: Duration,
+    threads: ThreadTimes,
     written_bytes: u64,
     flushes: u64,
     busy: BusyMark,
@@ -91,6 +98,7 @@ impl Subject {
     fn sample(&self) -> Sample {
         Sample {
             cpu: cpu_time(self.pid).unwrap_or_default(),
+            threads: thread_times(self.pid),
             written_bytes: written_bytes(self.pid),
             flushes: self.device.as_deref().map_or(0, flushes),
             busy: busy_mark(),
@@ -120,7 +128,12 @@ pub fn measure(subject: &Subject, plan: &LoadPlan) -> Result<Measured, LoadError
     let load = load::run(plan, &mut sampler)?;
     let acks = load.acked_in_window.max(1) as f64;
     let (opened, closed) = (sampler.opened, sampler.closed);
+    let us = |from: Duration, to: Duration| to.saturating_sub(from).as_nanos() as f64 / 1000.0;
+    let cores_us = us(opened.threads.cores, closed.threads.cores);
     Ok(Measured {
+        core_us_per_ack: cores_us / acks,
+        threads_us_per_ack: us(opened.threads.all, closed.threads.all) / acks,
+        core_busy: cores_us / 1e6 / load.window.as_secs_f64().max(1e-9),
         cpu_us_per_ack: closed.cpu.saturating_sub(opened.cpu).as_micros() as f64 / acks,
         written_per_ack: closed.written_bytes.saturating_sub(opened.written_bytes) as f64 / acks,
         flushes_per_ack: closed.flushes.saturating_sub(opened.flushes) as f64 / acks,
@@ -134,6 +147,9 @@ impl Measured {
     pub fn row(&self, subject: &str, round: &Round) -> Row {
         let mut row = load_row(subject, round.number, round.connections, &self.load);
         row.push(("server_cpu_us_per_ack", number(self.cpu_us_per_ack)));
+        row.push(("core_us_per_ack", number(self.core_us_per_ack)));
+        row.push(("threads_us_per_ack", number(self.threads_us_per_ack)));
+        row.push(("core_busy", number(self.core_busy)));
         row.push(("written_bytes_per_ack", number(self.written_per_ack)));
         row.push(("flushes_per_ack", number(self.flushes_per_ack)));
         row.push(("idle", number(self.idle)));

@@ -670,7 +670,11 @@ fn odd_requests_get_a_word_and_change_nothing() {
 #[test]
 fn a_build_without_the_feature_has_no_failpoints_and_no_mutations() {
     let binary = std::fs::read(env!("CARGO_BIN_EXE_ankusa")).unwrap();
-    for name in ["ANKUSA_MUTATION", "ANKUSA_FAILPOINT"] {
+    for name in [
+        "ANKUSA_MUTATION",
+        "ANKUSA_FAILPOINT",
+        "ANKUSA_SYNC_DELAY_MS",
+    ] {
         let found = binary.windows(name.len()).any(|w| w == name.as_bytes());
         assert_eq!(found, cfg!(feature = "mutations"), "{name}");
     }

@@ -81,3 +81,21 @@ pub fn point(name: &str) {
 #[cfg(not(feature = "mutations"))]
 #[inline(always)]
 pub const fn point(_name: &str) {}
+
+/// What every `fdatasync` of a shard's log takes longer, for benches: `ANKUSA_SYNC_DELAY_MS`.
+#[cfg(feature = "mutations")]
+pub fn sync_delay() -> Option<std::time::Duration> {
+    use std::sync::OnceLock;
+    static DELAY: OnceLock<Option<std::time::Duration>> = OnceLock::new();
+    *DELAY.get_or_init(|| {
+        let ms = std::env::var("ANKUSA_SYNC_DELAY_MS").ok()?.parse().ok()?;
+        Some(std::time::Duration::from_millis(ms))
+    })
+}
+
+/// What every `fdatasync` of a shard's log takes longer: nothing, in this build.
+#[cfg(not(feature = "mutations"))]
+#[inline(always)]
+pub const fn sync_delay() -> Option<std::time::Duration> {
+    None
+}

@@ -8,5 +8,5 @@
 mod node;
 mod process;
 
-pub use node::{Node, NodePlan, SinkPlan, get};
-pub use process::{Child, ChildError, cpu_time};
+pub use node::{IntakePlan, Node, NodePlan, SinkPlan, get};
+pub use process::{Child, ChildError, ThreadTimes, cpu_time, thread_times};

@@ -21,6 +21,56 @@ pub enum SinkPlan {
     Http(SocketAddr),
 }
 
+/// The intake log of a node under `wal.type: dual`.
+#[derive(Clone, Debug)]
+pub enum IntakePlan {
+    /// In files; what it does is told by its `control` file ([`IntakePlan::confirm_after`]).
+    Memory {
+        /// Where.
+        dir: PathBuf,
+    },
+    /// On Kafka.
+    Kafka {
+        /// As `host:port,host:port`.
+        brokers: String,
+        /// The topic, which is there.
+        topic: String,
+    },
+}
+
+impl IntakePlan {
+    /// Lets a log in files confirm so long after a record has come to it. A running node takes
+    /// it over within 20 ms.
+    pub fn confirm_after(&self, time: Duration) -> io::Result<()> {
+        let IntakePlan::Memory { dir } = self else {
+            return Ok(());
+        };
+        fs::create_dir_all(dir)?;
+        fs::write(
+            dir.join("control.new"),
+            format!("latency_ms {}", time.as_millis()),
+        )?;
+        fs::rename(dir.join("control.new"), dir.join("control"))
+    }
+
+    fn configuration(&self, node_dir: &Path) -> String {
+        let log = match self {
+            IntakePlan::Memory { dir } => {
+                format!("type: memory, memory: {{ dir: {} }}", dir.display())
+            }
+            IntakePlan::Kafka { brokers, topic } => {
+                format!("type: kafka, topic: {topic}, kafka: {{ brokers: [{brokers}] }}")
+            }
+        };
+        format!(
+            "intake: {{ node_id: bench, {log} }}\n\
+             backup: {{ enabled: true, interval_ms: 1d, max_age_ms: 2d, signing_key: only-for-a-bench, \
+             store: {{ type: local, root: {} }} }}\n",
+            node_dir.join("backup").display()
+        )
+    }
+}
+
 /// How to start a node.
 #[derive(Clone, Debug)]
 pub struct NodePlan {
@@ -38,6 +88,12 @@ pub struct NodePlan {
     pub sink: SinkPlan,
     /// Take a dedupe key from this header.
     pub key_header: Option<String>,
+    /// `wal.type: dual` with this log; `disk` without.
+    pub intake: Option<IntakePlan>,
+    /// Only the reactor cores are pinned; other threads run where there is room.
+    pub is_floating: bool,
+    /// Further environment.
+    pub env: Vec<(String, String)>,
 }
 
 /// A running node.
@@ -65,6 +121,9 @@ impl NodePlan {
             groups_inflight: 2,
             sink: SinkPlan::Paused,
             key_header: None,
+            intake: None,
+            is_floating: false,
+            env: Vec::new(),
         }
     }
 
@@ -88,7 +147,8 @@ impl NodePlan {
              log:\n  level: info\n  format: json\n\
              http:\n  ip: 127.0.0.1\n  port: {ingest}\n\
              admin:\n  ip: 127.0.0.1\n  port: {admin}\n\
-             wal:\n  type: disk\n  sync: {sync}\n  groups_inflight: {inflight}\n\
+             wal:\n  type: {mode}\n  sync: {sync}\n  groups_inflight: {inflight}\n\
+             {intake}\
              egress:\n  allow_http: true\n  allow_private: true\n\
              sources:\n  demo:\n    verify: {{ type: none }}\n{dedupe}    sinks:\n      \
              - {{ name: bench, type: http, url: \"{url}\", paused: {paused}, allow_unsigned: true }}\n",
@@ -97,6 +157,15 @@ impl NodePlan {
             shards = self.cores.len(),
             sync = self.sync,
             inflight = self.groups_inflight,
+            mode = if self.intake.is_some() {
+                "dual"
+            } else {
+                "disk"
+            },
+            intake = match &self.intake {
+                Some(intake) => intake.configuration(&self.dir),
+                None => String::new(),
+            },
         )
     }
 
@@ -126,8 +195,9 @@ impl NodePlan {
         command
             .stdout(log.try_clone().map_err(io("opening the node's log"))?)
             .stderr(log);
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
         let begun = Instant::now();
-        let core = (self.cores.len() == 1).then(|| self.cores[0]);
+        let core = (self.cores.len() == 1 && !self.is_floating).then(|| self.cores[0]);
         let mut child = Child::start(command, "ankusa", core)?;
         let [ingest, admin] =
             [ingest, admin].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));

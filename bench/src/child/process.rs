@@ -187,6 +187,33 @@ pub fn cpu_time(pid: u32) -> io::Result<Duration> {
     ))
 }
 
+/// Processor time of a process's threads, exact to the nanosecond where the kernel keeps it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadTimes {
+    /// Of the threads that run a reactor core (named `core-…`).
+    pub cores: Duration,
+    /// Of all of them, kernel workers of their I/O included.
+    pub all: Duration,
+}
+
+/// What the threads of a process have used so far. Threads that are gone do not count.
+pub fn thread_times(pid: u32) -> ThreadTimes {
+    let mut times = ThreadTimes::default();
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return times;
+    };
+    for task in tasks.flatten() {
+        let text = crate::hostfacts::read(task.path().join("schedstat"));
+        let ns = text.split(' ').next().and_then(|n| n.parse().ok());
+        let used = Duration::from_nanos(ns.unwrap_or(0));
+        times.all += used;
+        if crate::hostfacts::read(task.path().join("comm")).starts_with("core-") {
+            times.cores += used;
+        }
+    }
+    times
+}
+
 #[expect(
     unsafe_code,
     reason = "sysconf has no safe wrapper among the dependencies"

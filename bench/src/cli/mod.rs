@@ -45,6 +45,8 @@ enum Command {
     Http(crate::http::HttpArgs),
     /// Acked hooks of the whole node, against the same HTTP loop with nothing behind it
     Ingest(crate::ingest::IngestArgs),
+    /// What the second home of a hook costs: dual against disk, and the brokers' own producer tool
+    Intake(crate::intake::IntakeArgs),
     /// What a single request pays over the device's own sync
     Lone(crate::lone::LoneArgs),
     /// How fast a backlog drains to an HTTP sink while new hooks come in
@@ -133,6 +135,7 @@ pub fn main() -> ExitCode {
         Command::Ceiling(args) => crate::ceiling::run(&args),
         Command::Http(args) => crate::http::run(&args),
         Command::Ingest(args) => crate::ingest::run(&args),
+        Command::Intake(args) => crate::intake::run(&args),
         Command::Lone(args) => crate::lone::run(&args),
         Command::Deliver(args) => crate::deliver::run(&args),
         Command::Wal(args) => crate::wal::run(&args),

@@ -281,6 +281,9 @@ impl Disk for GlommioDisk {
     }
 
     async fn sync_data(&self, file: &GlommioFile) -> io::Result<()> {
+        if let Some(delay) = crate::mutations::sync_delay() {
+            glommio::timer::sleep(delay).await;
+        }
         file.0.fdatasync().await.map_err(plain)
     }
 

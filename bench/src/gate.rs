@@ -1,4 +1,4 @@
-//! `gate`: runs `wal`, `ingest` and `lone` and fails when a ratio is below its floor.
+//! `gate`: runs `wal`, `ingest`, `lone` and `intake` and fails when a ratio is below its floor.
 //!
 //! For people and for a nightly machine, apart from the tests: a figure depends on the machine.
 //! A floor of 0 (a ceiling of 0) leaves its check out.
@@ -9,6 +9,7 @@ use clap::Args;
 use crate::cli::{BenchArgs, NodeArgs};
 use crate::device::Sync;
 use crate::ingest::{self, IngestArgs};
+use crate::intake::{self, IntakeArgs, Part};
 use crate::lone::{self, LoneArgs};
 use crate::report::{Figure, Report};
 use crate::wal::{self, WalArgs};
@@ -40,6 +41,12 @@ pub struct GateArgs {
     /// Most microseconds that a lone ack takes over the device's sync
     #[arg(long, default_value_t = 150.0, value_name = "MICROSECONDS")]
     pub lone: f64,
+    /// Most microseconds that p50 of the ack takes in dual mode over the longer half
+    #[arg(long, default_value_t = 300.0, value_name = "MICROSECONDS")]
+    pub dual_over: f64,
+    /// Least ratio of acked hooks in dual mode to disk mode at 512 connections, 1 KB, 5 ms confirm
+    #[arg(long, default_value_t = 0.90, value_name = "RATIO")]
+    pub dual_ratio: f64,
 }
 
 /// One check and how it came out.
@@ -114,7 +121,36 @@ pub fn run(args: &GateArgs) -> anyhow::Result<()> {
             false,
         );
     }
+    if args.dual_over > 0.0 || args.dual_ratio > 0.0 {
+        let report = intake::bench(&intake_args(args))?;
+        report.finish(&out.join("intake"))?;
+        check_all(
+            &mut checks,
+            &report,
+            "plain: dual ack p50 over the longer half",
+            args.dual_over,
+            false,
+        );
+        check_all(
+            &mut checks,
+            &report,
+            "dual at 512: over disk",
+            args.dual_ratio,
+            true,
+        );
+    }
     verdict(&checks)
+}
+
+fn intake_args(args: &GateArgs) -> IntakeArgs {
+    let mut parts = Vec::new();
+    if args.dual_over > 0.0 {
+        parts.push(Part::Latency);
+    }
+    if args.dual_ratio > 0.0 {
+        parts.push(Part::Throughput);
+    }
+    IntakeArgs::over_files(args.bench.clone(), args.node.clone(), parts)
 }
 
 fn ingest_args(args: &GateArgs, body: usize) -> IngestArgs {

@@ -59,7 +59,7 @@ enum Command {
     Boot(crate::boot::BootArgs),
     /// The same durable write against Redis, PostgreSQL and NATS JetStream
     Peers(crate::peers::PeersArgs),
-    /// Run wal, ingest and lone; exit 1 when a ratio is below its floor
+    /// Run wal, ingest, lone and intake; exit 1 when a ratio is below its floor
     Gate(crate::gate::GateArgs),
     /// (internal) The smallest server that answers
     #[command(hide = true)]

@@ -97,6 +97,26 @@ pub struct IntakeArgs {
 }
 
 impl IntakeArgs {
+    /// Some parts over the log in files, all else as by default.
+    pub fn over_files(bench: BenchArgs, node: NodeArgs, parts: Vec<Part>) -> IntakeArgs {
+        IntakeArgs {
+            bench,
+            node,
+            parts,
+            kafka: None,
+            stalled_ankusa: None,
+            confirm: Duration::from_millis(5),
+            slow: Duration::from_millis(30),
+            rate: 5000.0,
+            connections: vec![512],
+            body: 1024,
+            records: Vec::new(),
+            volume: 0,
+            log_dir: PathBuf::from("/dev/shm"),
+            no_grow: false,
+        }
+    }
+
     fn has(&self, part: Part) -> bool {
         self.parts.is_empty() || self.parts.contains(&part)
     }

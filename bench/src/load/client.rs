@@ -26,12 +26,11 @@ const GRACE_MAX: Duration = Duration::from_secs(10);
 /// Makes one run.
 pub fn run(plan: &LoadPlan, probe: &mut dyn Probe) -> Result<LoadResult, LoadError> {
     plan.validate().map_err(LoadError::Plan)?;
-    if let Some(core) = plan.core {
-        sys::pin_to_core(core).map_err(|source| LoadError::Io {
-            what: "pinning the load thread",
-            source,
-        })?;
-    }
+    let pinned = plan.core.map(sys::Pinned::to_core).transpose();
+    let _pinned = pinned.map_err(|source| LoadError::Io {
+        what: "pinning the load thread",
+        source,
+    })?;
     sys::precise_timers();
     let mut client = Client::new(plan)?;
     client.connect_all()?;

@@ -90,7 +90,7 @@ pub(crate) fn run(
     protocol: &dyn Protocol,
     round: &Round,
 ) -> anyhow::Result<LoadResult> {
-    sys::pin_to_core(round.load_core).context("pinning the load thread")?;
+    let _pinned = sys::Pinned::to_core(round.load_core).context("pinning the load thread")?;
     let mut epoll = Epoll::new(512)?;
     let mut connections = Vec::with_capacity(round.connections);
     for index in 0..round.connections {

@@ -6,6 +6,6 @@ mod affinity;
 mod clock;
 mod epoll;
 
-pub use affinity::{die_with_parent, pin_to_core, precise_timers, usable_cores};
+pub use affinity::{Pinned, die_with_parent, pin_to_core, precise_timers, usable_cores};
 pub use clock::{thread_cpu, unix_us};
 pub use epoll::{Epoll, Interest, Ready};

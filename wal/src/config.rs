@@ -33,8 +33,10 @@ pub struct StoreConfig {
     pub group_bytes_max: usize,
     /// Most records in a group.
     pub group_records_max: usize,
-    /// Below this much free space nothing is admitted.
+    /// Below this much free space nothing is admitted. Slots to be used again count as free.
     pub min_free_bytes: u64,
+    /// How many shards share the disk: each leaves the others what their next open needs.
+    pub shards_on_disk: u32,
     /// Above this many live hooks nothing is admitted.
     pub max_live_hooks: u64,
     /// A write in flight for longer makes the shard unready.
@@ -73,6 +75,7 @@ impl Default for StoreConfig {
             group_bytes_max: 1 << 20,
             group_records_max: 4096,
             min_free_bytes: 256 << 20,
+            shards_on_disk: 1,
             max_live_hooks: 20_000_000,
             stall_ms: 2_000,
             relocate_below_percent: 25,

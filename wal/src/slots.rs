@@ -112,6 +112,15 @@ impl<D: Disk> Slots<D> {
             .count() as u32
     }
 
+    /// Those that hold nothing of the log and are this long at least: how many, and their bytes.
+    pub fn reusable(&self, bytes_min: u64) -> (u32, u64) {
+        let is_reusable = |slot: &&Slot<D>| {
+            matches!(slot.use_, SlotUse::Spare | SlotUse::Free) && slot.bytes >= bytes_min
+        };
+        let of = |(count, bytes), slot: &Slot<D>| (count + 1, bytes + slot.bytes);
+        self.slots.iter().filter(is_reusable).fold((0, 0), of)
+    }
+
     /// The number that a new slot takes: the lowest unused one.
     pub fn next_no(&self) -> SlotNo {
         let mut no = 0;

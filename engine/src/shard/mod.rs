@@ -80,6 +80,7 @@ pub fn store_config(config: &Config, facts: &StoreFacts, shard: ShardId) -> Stor
         group_bytes_max: wal.group_max_bytes as usize,
         group_records_max: wal.group_max_records as usize,
         min_free_bytes: wal.min_free_bytes.unwrap_or(2 * wal.segment_bytes * shards),
+        shards_on_disk: u32::from(facts.shards),
         max_live_hooks: (wal.max_live_hooks / shards).max(1),
         stall_ms: wal.stall_ms,
         relocate_below_percent: wal.relocate_below_percent,

@@ -84,6 +84,7 @@ pub(crate) async fn open<D: Disk>(
     config: StoreConfig,
 ) -> Result<(Inner<D>, OpenReport), OpenError> {
     check(&config)?;
+    survey::remove_half_made(&disk).await?;
     let slots = survey::survey(&disk, &config).await?;
     mutations::point("open.surveyed");
     // IMPORTANT: a process that died between a rename and the sync of the directory left a name

@@ -40,7 +40,19 @@ pub(crate) fn io_error(doing: &'static str) -> impl Fn(std::io::Error) -> OpenEr
     move |source| OpenError::Io { doing, source }
 }
 
-/// Lists the slots, ascending by number. Half-made ones are removed.
+/// Removes the slots that were being made when the process ended.
+pub(crate) async fn remove_half_made<D: Disk>(disk: &D) -> Result<(), OpenError> {
+    let listed = disk.list().await;
+    for entry in listed.map_err(io_error("listing the directory"))? {
+        if entry.name.starts_with("slot-") && entry.name.ends_with(".tmp") {
+            let removed = disk.remove(&entry.name).await;
+            removed.map_err(io_error("removing a half-made slot"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Lists the slots, ascending by number. Writes nothing.
 pub(crate) async fn survey<D: Disk>(
     disk: &D,
     config: &StoreConfig,
@@ -51,12 +63,6 @@ pub(crate) async fn survey<D: Disk>(
         .await
         .map_err(io_error("listing the directory"))?
     {
-        if entry.name.starts_with("slot-") && entry.name.ends_with(".tmp") {
-            disk.remove(&entry.name)
-                .await
-                .map_err(io_error("removing a half-made slot"))?;
-            continue;
-        }
         let Some(no) = SlotNo::parse(&entry.name) else {
             continue;
         };

@@ -18,6 +18,14 @@ use crate::writer::io::write_all;
 /// Between two looks at the free space.
 const SPACE_EVERY: Duration = Duration::from_secs(1);
 
+/// What a checkpoint takes for a live hook with two sinks, and what it takes without any.
+const CHECKPOINT_BYTES_PER_HOOK: u64 = 64;
+const CHECKPOINT_BYTES_LEAST: u64 = 32 << 10;
+
+/// With this many slots that hold nothing a shard takes hooks whatever the disk has left: one to
+/// go on in, one for the outcomes of deliveries that then free the others.
+const REUSABLE_ENOUGH: u32 = 2;
+
 /// Starts the task.
 pub(crate) fn start<D: Disk>(inner: &Rc<Inner<D>>) {
     let weak = Rc::downgrade(inner);
@@ -79,13 +87,27 @@ impl<D: Disk> Inner<D> {
         match self.disk.space().await {
             Ok(space) => {
                 self.writer.borrow_mut().stats.free_bytes = space.free_bytes;
-                self.is_short_of_space
-                    .set(space.free_bytes < self.config.min_free_bytes);
+                let is_short = self.is_short(space.free_bytes);
+                self.is_short_of_space.set(is_short);
             }
             Err(error) => {
                 tracing::warn!(shard = %self.config.shard, %error, "free space unknown");
             }
         }
+    }
+
+    /// Whether what is left is for deliveries and checkpoints alone.
+    ///
+    /// Slots are never given back to the disk, so that a slot that may be used again is as good as
+    /// free space: without that, a store that was full once would stay full, emptied or not. What
+    /// checkpoints need is not free for slots.
+    fn is_short(&self, free_bytes: u64) -> bool {
+        let slots = self.slots.borrow();
+        let (reusable, reusable_bytes) = slots.reusable(self.config.segment_bytes);
+        let for_slots = free_bytes.saturating_sub(self.checkpoint_room());
+        // With nothing but its current segment in use a shard is as empty as it can be.
+        let enough = REUSABLE_ENOUGH.min(slots.count().saturating_sub(1)).max(1);
+        for_slots + reusable_bytes < self.config.min_free_bytes && reusable < enough
     }
 
     /// Makes one slot ready: a free one, a suspect one that passes its probe, or a new one.
@@ -188,10 +210,34 @@ impl<D: Disk> Inner<D> {
         self.disk.sync_data(file).await
     }
 
+    /// About what checkpoints take: the two that are kept, the next one, and as much for dedupe
+    /// rows.
+    fn checkpoint_room(&self) -> u64 {
+        let hooks = self.state.borrow().live_hooks() * CHECKPOINT_BYTES_PER_HOOK;
+        let upkeep = self.upkeep.borrow();
+        let last = upkeep.newest.as_ref().map_or(0, |named| named.bytes);
+        4 * (CHECKPOINT_BYTES_LEAST + hooks.max(last))
+    }
+
+    /// What a new slot leaves of the disk: the segment that the next open of each shard starts, and
+    /// the checkpoints that free other slots. Without them a store that ran full would not open,
+    /// or stay full for good. The way out of a fence and a clean stop may take it.
+    fn room_to_leave(&self) -> u64 {
+        if self.is_fencing.get() || self.is_closed.get() {
+            return 0;
+        }
+        let shards = u64::from(self.config.shards_on_disk.max(1));
+        shards * (self.config.segment_bytes + self.checkpoint_room())
+    }
+
     async fn create_slot(&self, bytes: u64) -> io::Result<SlotNo> {
         let slots_max = self.config.slots_max;
         let no = self.slots.borrow().next_no();
         if slots_max > 0 && no.0 >= slots_max {
+            return Err(io::Error::from(io::ErrorKind::StorageFull));
+        }
+        let space = self.disk.space().await?;
+        if space.free_bytes < bytes + self.room_to_leave() {
             return Err(io::Error::from(io::ErrorKind::StorageFull));
         }
         let result = create_slot(&self.disk, no, bytes, || self.host.yield_now()).await;

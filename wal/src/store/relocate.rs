@@ -25,6 +25,9 @@ const GROUP_BYTES: usize = 128 << 10;
 /// Between two attempts to begin a group.
 const BEGIN_PAUSE: Duration = Duration::from_millis(2);
 
+/// With no spare slot, this part of the current segment is left to the outcomes of deliveries.
+const OUTCOMES_SHARE: u64 = 6;
+
 struct Straggler<D: Disk> {
     seq: Seq,
     envelope: StoredHook<D>,
@@ -78,6 +81,14 @@ impl<D: Disk> Inner<D> {
     fn admit_own(&self) -> Result<(), ()> {
         let is_off = self.is_closed.get() || self.writer.borrow().pipeline.is_frozen();
         if is_off { Err(()) } else { Ok(()) }
+    }
+
+    /// Whether a group of this size leaves the outcomes of deliveries their room: while there is no
+    /// spare slot they alone free space for sure.
+    fn leaves_reserve(&self, planned: u64) -> bool {
+        let current = &self.writer.borrow().current;
+        let reserve = current.capacity / OUTCOMES_SHARE;
+        self.slots.borrow().spares() > 0 || current.room() as u64 >= planned + reserve
     }
 
     async fn relocate(self: &Rc<Self>, segment: SegmentId) -> Result<(), ReadError> {
@@ -146,6 +157,9 @@ impl<D: Disk> Inner<D> {
                 return false;
             }
             let planned = bytes.min(GROUP_BYTES).max(left[0].record_bytes()) + 256;
+            if !self.leaves_reserve(planned as u64) {
+                return false;
+            }
             let Some(mut group) = self.begin(planned, planned, Purpose::Relocation) else {
                 self.host.sleep(BEGIN_PAUSE).await;
                 continue;

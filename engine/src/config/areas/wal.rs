@@ -68,7 +68,7 @@ pub(in crate::config) const KEYS: &[Key] = &[
     Key::int("wal.groups_inflight", 1, 4, Unit::Of("groups"), "Groups that a shard writes at once.").or("2"),
     Key::int("wal.group_max_bytes", 64 << 10, 16 << 20, Unit::Bytes, "The most bytes of a group; one larger hook is a group of its own.").or("1 MiB"),
     Key::int("wal.group_max_records", 1, 65_536, Unit::Of("records"), "The most records of a group.").or("4096"),
-    Key::int("wal.min_free_bytes", 0, 1 << 50, Unit::Bytes, "Free bytes of the disk below which a hook is answered 503 `store_full`.").or_computed("two segments a shard"),
+    Key::int("wal.min_free_bytes", 0, 1 << 50, Unit::Bytes, "Free bytes of the disk below which a hook is answered 503 `store_full`; slots to be used again count as free.").or_computed("two segments a shard"),
     Key::int("wal.max_live_hooks", 1_000, 1_000_000_000, Unit::Of("hooks"), "Undelivered hooks of the node above which a hook is answered 503 `store_full`.").or("20000000"),
     Key::int("wal.stall_ms", 100, 600_000, Unit::Millis, "A write that takes longer makes the shard unready.").or("2000"),
     Key::int("wal.relocate_below", 0, 90, Unit::Percent, "A sealed segment of which a smaller share is live is emptied by copying; 0: never.").or("25"),

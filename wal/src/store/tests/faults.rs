@@ -260,7 +260,7 @@ fn a_hang_refuses_but_fails_nothing_until_the_disk_answers() {
 fn a_full_disk_is_refused_before_a_group_fails() {
     let world = SimWorld::new(6);
     let mut disk_config = SimDiskConfig::new(6);
-    disk_config.capacity_bytes = 3 * (64 << 10) + 8192;
+    disk_config.capacity_bytes = 5 * (64 << 10);
     let disk = SimDisk::new(&world, disk_config);
     let rig = open_on(world, disk, config()).unwrap();
     let mut ledger = Ledger::default();

@@ -11,6 +11,8 @@ mod damage;
 
 mod faults;
 
+mod full;
+
 mod adversary;
 
 mod replayed;

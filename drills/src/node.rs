@@ -6,12 +6,16 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
 /// How long a boot may take.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Where ports of nodes are taken from.
+const PORTS: std::ops::Range<u16> = 20_000..30_000;
 
 /// What a node is started with.
 #[derive(Clone, Debug)]
@@ -148,6 +152,11 @@ impl Node {
         get_status(self.address, "/ready").is_ok_and(|status| status == 200)
     }
 
+    /// All that `GET /ready` says; empty: no answer.
+    pub fn ready_text(&self) -> String {
+        get(self.address, "/ready").map_or_else(|_| String::new(), |(_, body)| body)
+    }
+
     /// What `GET /ready` says: its status and the word for the store; `None`: no answer.
     pub fn ready_word(&self) -> Option<(u16, String)> {
         let (status, body) = get(self.address, "/ready").ok()?;
@@ -217,8 +226,18 @@ pub fn log_tail(file: &Path) -> String {
     lines[lines.len().saturating_sub(15)..].join("\n")
 }
 
+/// A port that nobody listens on, below those that the kernel gives to outgoing connections: one of
+/// those could take it between here and the node's bind.
 fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    for _ in 0..PORTS.len() {
+        let at = std::process::id() * 13 + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = PORTS.start + (at % PORTS.len() as u32) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no free port in {PORTS:?}")
 }
 
 fn get_status(address: SocketAddr, path: &str) -> std::io::Result<u16> {

@@ -44,6 +44,15 @@ pub(crate) struct MutationsArgs {
     /// In the simulation
     #[arg(long)]
     sim: bool,
+    /// On three real brokers, which are up (`drills/kafka up separate`): the control of drill `broker`
+    #[arg(long, requires = "binary")]
+    broker: bool,
+    /// The ankusa binary, built with the feature mutations
+    #[arg(long)]
+    binary: Option<std::path::PathBuf>,
+    /// `drills/kafka`
+    #[arg(long, default_value = "drills/kafka")]
+    kafka: std::path::PathBuf,
     /// Most seeds for each; what is known to be enough when left out
     #[arg(long)]
     seeds: Option<u64>,
@@ -166,10 +175,17 @@ fn hush() {
 /// Runs the negative controls; true when each was caught.
 #[cfg(feature = "mutations")]
 pub(crate) fn mutations(args: &MutationsArgs) -> Result<bool> {
+    use ankusa_drills::dual::broker::{self, BrokerPlan};
     use ankusa_drills::sim::controls::{CONTROLS, DUAL_CONTROLS, control};
-    anyhow::ensure!(args.sim, "say where: --sim");
-    std::panic::set_hook(Box::new(|_| {}));
+    anyhow::ensure!(args.sim || args.broker, "say where: --sim, --broker");
     let mut all_caught = true;
+    if let (true, Some(binary)) = (args.broker, &args.binary) {
+        all_caught &= broker::control(&BrokerPlan::new(binary, &args.kafka))?;
+    }
+    if !args.sim {
+        return Ok(all_caught);
+    }
+    std::panic::set_hook(Box::new(|_| {}));
     let disk = CONTROLS.map(|(name, seeds_max)| (name, seeds_max, false));
     let dual = DUAL_CONTROLS.map(|(name, seeds_max)| (name, seeds_max, true));
     for (name, seeds_max, dual) in disk.into_iter().chain(dual) {
@@ -198,5 +214,6 @@ pub(crate) fn mutations(args: &MutationsArgs) -> Result<bool> {
 #[cfg(not(feature = "mutations"))]
 pub(crate) fn mutations(args: &MutationsArgs) -> Result<bool> {
     let _ = (args.sim, args.seeds, args.from, &args.only);
+    let _ = (args.broker, &args.binary, &args.kafka);
     anyhow::bail!("build with --features mutations: nothing can be broken in this build")
 }

@@ -1,16 +1,21 @@
 //! Listening sockets: one per core on the same address, shared out by the kernel.
 //!
 //! Made with `SO_REUSEPORT`, a deep backlog and `TCP_NODELAY` (which accepted sockets inherit).
-//! Runs on the reactor core that will accept; nothing here waits.
+//! Runs on the reactor core that will accept, where nothing waits; [`ensure_unclaimed`] on the main
+//! thread, before there are cores.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{FromRawFd, IntoRawFd};
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// Connections the kernel completes for us before we accept them.
 const BACKLOG: i32 = 4096;
+
+/// Between two looks at an address that is taken.
+const CLAIM_LOOK: Duration = Duration::from_millis(20);
 
 /// A listening socket could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -100,15 +105,26 @@ impl Listener {
 /// Checks that no other socket listens on `address`: with one listener per core sharing it, a
 /// second copy of the program would otherwise bind it silently and take half of the connections.
 ///
-/// Best effort: the address is free again when this returns.
-pub fn ensure_unclaimed(address: SocketAddr) -> Result<(), ListenError> {
-    match std::net::TcpListener::bind(address) {
-        Ok(_) => Ok(()),
-        Err(source) => Err(ListenError {
-            address,
-            step: "bind",
-            source,
-        }),
+/// One that goes within `patience` is no other copy, but what is left of one that was just killed:
+/// the kernel may hold its listener for a moment longer (pending accepts), and a port of the range
+/// for outgoing connections may be in use by one of those. Best effort: the address is free again when
+/// this returns. Blocking; not on a core.
+pub fn ensure_unclaimed(address: SocketAddr, patience: Duration) -> Result<(), ListenError> {
+    let end = Instant::now() + patience;
+    loop {
+        match std::net::TcpListener::bind(address) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < end => {
+                std::thread::sleep(CLAIM_LOOK);
+            }
+            Err(source) => {
+                return Err(ListenError {
+                    address,
+                    step: "bind",
+                    source,
+                });
+            }
+        }
     }
 }
 

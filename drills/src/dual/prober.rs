@@ -12,6 +12,35 @@ use crate::ledger::{Answer, Ledger, body};
 /// Between two hooks.
 const PACE: Duration = Duration::from_millis(15);
 
+/// Processor time of the machine at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BusyMark {
+    idle: u64,
+    all: u64,
+}
+
+impl BusyMark {
+    /// This moment.
+    pub fn now() -> BusyMark {
+        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let line = stat.lines().next().unwrap_or_default();
+        let ticks = line.split_ascii_whitespace().skip(1).take(8);
+        let ticks: Vec<u64> = ticks.filter_map(|t| t.parse().ok()).collect();
+        BusyMark {
+            // Idle, and waiting for a disk.
+            idle: ticks.iter().skip(3).take(2).sum(),
+            all: ticks.iter().sum(),
+        }
+    }
+
+    /// The idle share since then.
+    pub fn idle_since(&self) -> f64 {
+        let now = BusyMark::now();
+        let all = now.all.saturating_sub(self.all).max(1);
+        now.idle.saturating_sub(self.idle) as f64 / all as f64
+    }
+}
+
 /// One answer.
 #[derive(Clone, Debug)]
 pub struct Sample {

@@ -47,6 +47,17 @@ impl Topic {
         self.kafka(&format!("topic {verb} {} {rest}", self.name))
     }
 
+    /// The position that a partition's next record takes.
+    pub fn head(&self, partition: i32) -> Result<i64> {
+        let consumer: BaseConsumer = ClientConfig::new()
+            .set("bootstrap.servers", BROKERS)
+            .set("group.id", "drill")
+            .create()?;
+        let (_, high) =
+            consumer.fetch_watermarks(&self.name, partition, Duration::from_secs(20))?;
+        Ok(high)
+    }
+
     /// The hook ids in a partition, and how often each is in it.
     pub fn ids(&self, partition: i32) -> Result<BTreeMap<String, usize>> {
         let consumer: BaseConsumer = ClientConfig::new()

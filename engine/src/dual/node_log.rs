@@ -96,6 +96,10 @@ pub struct NodeLog {
     head: AtomicU64,
     epoch: AtomicU64,
     identity: Mutex<Option<IntakeIdentity>>,
+    /// Somebody asks for the identity after the log was seen to have gone back.
+    is_asked_for: AtomicBool,
+    /// It was seen, and has not been asked yet which log this is.
+    is_unsure: AtomicBool,
     pub(super) ceilings: Ceilings,
     slots: Box<[Slot]>,
 }
@@ -111,6 +115,8 @@ impl NodeLog {
             head: AtomicU64::new(UNKNOWN),
             epoch: AtomicU64::new(0),
             identity: Mutex::new(None),
+            is_asked_for: AtomicBool::new(false),
+            is_unsure: AtomicBool::new(false),
             ceilings: Ceilings::new(settings.pending_max_records, settings.pending_max_bytes),
             slots: (0..cores.max(1)).map(|_| Slot::default()).collect(),
         })
@@ -188,8 +194,14 @@ impl NodeLog {
     /// it). Every shard forgets its offset and watermark and publishes what it holds again. Noted
     /// once however many saw it: `epoch` is the one they saw it in.
     pub fn log_went_back(&self, identity: Option<IntakeIdentity>, epoch: u64) {
+        let is_known = identity.is_some();
         if let Some(identity) = identity {
             *self.lock_identity() = Some(identity);
+            self.is_unsure.store(false, Ordering::Release);
+        }
+        if !is_known && epoch == self.epoch() && self.is_asked_for.load(Ordering::Acquire) {
+            // Before the epoch rises: whoever sees that waits for the answer.
+            self.is_unsure.store(true, Ordering::Release);
         }
         let next = epoch.wrapping_add(1);
         let raised = self
@@ -201,6 +213,23 @@ impl NodeLog {
                 "the intake log lost what it held; everything in the store is published to it again"
             );
         }
+    }
+
+    /// From now on the caller asks for the log's identity whenever [`NodeLog::is_unsure`].
+    pub fn will_ask(&self) {
+        self.is_asked_for.store(true, Ordering::Release);
+    }
+
+    /// The log lost what it held, and it is not known yet whether it is the same log. Publishing
+    /// everything again waits for the answer: another log would be noticed once more by its
+    /// identity, and everything published to it a second time.
+    pub fn is_unsure(&self) -> bool {
+        self.is_unsure.load(Ordering::Acquire)
+    }
+
+    /// It is the same log, or nobody says.
+    pub fn is_sure(&self) {
+        self.is_unsure.store(false, Ordering::Release);
     }
 
     /// The identity to stamp, where the log became another one.

@@ -6,6 +6,7 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ankusa_wal::{
@@ -192,11 +193,18 @@ async fn start_over<D: Disk>(work: Rc<Work<D>>, epoch: u64, limit: Seq, was_movi
     if was_moving {
         work.log.offset_may_move();
     }
-    let fed = feeder::feed(&work, limit, &|_| false).await;
-    tracing::info!(
-        shard = %work.log.id(), records = fed.records, unreadable = fed.unreadable,
-        "what the store holds was published to the intake log again"
-    );
+    let node = Arc::clone(work.log.core().node());
+    while node.is_unsure() && !work.log.is_closed() {
+        work.host.sleep(AGAIN).await;
+    }
+    // Else it went back once more meanwhile: the next turn starts over.
+    if node.epoch() == epoch {
+        let fed = feeder::feed(&work, limit, &|_| false).await;
+        tracing::info!(
+            shard = %work.log.id(), records = fed.records, unreadable = fed.unreadable,
+            "what the store holds was published to the intake log again"
+        );
+    }
     work.is_resetting.set(false);
     work.log.wake_work();
 }

@@ -49,6 +49,9 @@ use self::core::{Outside, Start};
 use message::{Event, Message};
 use systemd::Watchdog;
 
+/// How long the listener of a node that was killed a moment ago may still be there.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(3);
+
 /// How long the last log lines may take to be written.
 const LOG_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -109,7 +112,7 @@ pub fn serve(config: Config, log: &Log) -> Exit {
         (config.admin.ip, config.admin.port),
     ] {
         // Every core binds the same address, so a second node would bind it too, silently.
-        if let Err(error) = ensure_unclaimed(SocketAddr::new(ip, port)) {
+        if let Err(error) = ensure_unclaimed(SocketAddr::new(ip, port), CLAIM_PATIENCE) {
             return fail(&error.to_string());
         }
     }

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use ankusa_wal::disk::glommio::GlommioDisk;
 use ankusa_wal::home::{StoreFacts, shard_dir};
-use ankusa_wal::{Host, ShardId, mutations};
+use ankusa_wal::{Host, OpenError, ShardId, mutations};
 
 use super::core::Core;
+use crate::config::Config;
 use crate::dispatch;
 use crate::shard::{self, Shard, ShardParts};
 use crate::sinks::CoreSinks;
@@ -74,7 +75,7 @@ async fn open_shard(
         log,
     })
     .await
-    .map_err(|e| fault(&e))?;
+    .map_err(|e| fault(&format_args!("{e}{}", what_helps(&e, &config))))?;
     let line = format!(
         "shard {id}: {} live hooks, {} frames scanned ({} bytes), {} rewritten, {} dropped",
         shard.report.live_hooks,
@@ -85,6 +86,19 @@ async fn open_shard(
     );
     core.shards.borrow_mut().push(Rc::new(shard));
     Ok(line)
+}
+
+/// What the operator can do about a shard that does not open.
+fn what_helps(error: &OpenError, config: &Config) -> &'static str {
+    match (error, config.intake.is_some()) {
+        (OpenError::Damaged(_), true) => {
+            ". `ankusa recover` gives up what is damaged and fills it from the intake log; `ankusa wal verify` shows all of it"
+        }
+        (OpenError::Damaged(_), false) => {
+            ". `ankusa wal verify` shows all of it; `ankusa restore` goes back to the last backup, `ankusa wal repair` goes on without what is damaged"
+        }
+        _ => "",
+    }
 }
 
 /// Streams the live dedupe rows of this core's shards to the cores that own their keys. A row that
@@ -124,5 +138,34 @@ async fn rest(core: &Rc<Core>) {
     }
     if core.host.must_yield() {
         core.host.yield_now().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ankusa_wal::Damage;
+
+    use super::*;
+
+    #[test]
+    fn a_damaged_shard_names_what_helps() {
+        let damaged = OpenError::Damaged(Damage {
+            what: "a frame",
+            file: None,
+            segment: None,
+            offset: 0,
+            lsns: None,
+            seqs: None,
+        });
+        let disk = crate::config::for_test("http: { ip: 127.0.0.1 }");
+        assert!(what_helps(&damaged, &disk).contains("`ankusa wal repair`"));
+        let dual = crate::config::for_test(
+            "wal: { type: dual }
+http: { ip: 127.0.0.1 }
+intake: { type: memory, node_id: n-1 }
+backup: { enabled: true, max_age_ms: 1h, store: { type: local, root: /b }, signing_key: k }
+",
+        );
+        assert!(what_helps(&damaged, &dual).contains("`ankusa recover`"));
     }
 }

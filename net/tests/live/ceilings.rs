@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use ankusa_net::http1::Limits;
 
@@ -254,7 +255,7 @@ fn connections_that_come_and_go_leave_nothing_open() {
 #[test]
 fn a_port_is_free_again_at_once_and_a_second_claim_is_noticed() {
     let live = Live::start(Limits::default());
-    assert!(ankusa_net::ensure_unclaimed(live.addr).is_err());
+    assert!(ankusa_net::ensure_unclaimed(live.addr, Duration::ZERO).is_err());
     let mut stream = live.connect();
     // The server ends this connection first, so its port lingers in the kernel.
     stream
@@ -264,9 +265,23 @@ fn a_port_is_free_again_at_once_and_a_second_claim_is_noticed() {
     drop(stream);
     let address = live.addr;
     assert_eq!(live.stop().connections_left, 0);
-    ankusa_net::ensure_unclaimed(address).unwrap();
+    ankusa_net::ensure_unclaimed(address, Duration::ZERO).unwrap();
     let again = Live::start_at(address, Limits::default());
     assert_eq!(statuses(&again.converse(GOOD)), [201]);
+}
+
+/// A node killed with `kill -9` and started again at once was once refused with "address in use".
+#[test]
+fn a_listener_that_is_about_to_go_is_waited_for() {
+    let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = held.local_addr().unwrap();
+    let is_held = ankusa_net::ensure_unclaimed(address, Duration::ZERO);
+    assert!(is_held.is_err());
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| ankusa_net::ensure_unclaimed(address, Duration::from_secs(60)));
+        drop(held);
+        waits.join().unwrap().unwrap();
+    });
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use ankusa_wal::IntakeIdentity;
+
 use super::rig::{Rig, rig};
 use super::script::Mode;
 
@@ -99,4 +101,53 @@ fn a_crash_before_all_was_published_again_loses_none_of_it() {
     for id in ids {
         assert!(again.logged().contains(&id));
     }
+}
+
+fn again(rig: &Rig, id: ankusa_wal::HookId) -> usize {
+    rig.logged().iter().filter(|logged| **logged == id).count()
+}
+
+/// A topic that was deleted and made again was noticed by a position below the known head, and a
+/// minute later by its identity: everything was published to it twice.
+#[test]
+fn a_log_made_anew_and_noticed_twice_is_published_to_once() {
+    let rig = three_kept();
+    let ids = rig.logged();
+    rig.node.will_ask();
+    rig.script.lose_all();
+    rig.node.note_head(0, 0);
+    rig.run_ms(1_000);
+    assert_eq!(rig.node.epoch(), 1);
+    assert!(rig.stored_marks().2.is_none(), "durably forgotten at once");
+    assert!(rig.logged().is_empty(), "nobody knows yet which log it is");
+    let other = IntakeIdentity {
+        node: b"node".as_slice().into(),
+        partition: 0,
+        log: b"another".as_slice().into(),
+    };
+    rig.node.log_went_back(Some(other), 1);
+    rig.run_ms(1_000);
+    assert_eq!(rig.node.epoch(), 2);
+    for id in &ids {
+        assert_eq!(again(&rig, *id), 1);
+    }
+    all_are_there_again(&rig, &ids);
+}
+
+#[test]
+fn a_log_that_is_the_same_after_all_is_published_to_once_that_is_known() {
+    let rig = three_kept();
+    let ids = rig.logged();
+    rig.node.will_ask();
+    rig.script.lose_all();
+    rig.node.note_head(0, 0);
+    rig.run_ms(500);
+    assert!(rig.logged().is_empty());
+    rig.node.is_sure();
+    rig.run_ms(1_000);
+    assert_eq!(rig.node.epoch(), 1);
+    for id in &ids {
+        assert_eq!(again(&rig, *id), 1);
+    }
+    all_are_there_again(&rig, &ids);
 }

@@ -30,8 +30,12 @@ const HEAD_PATIENCE: Duration = Duration::from_secs(1);
 /// A certificate that ends within this is said so, once a day.
 const CERTIFICATE_SOON_S: i64 = 14 * 86_400;
 
+/// How often the log that lost what it held is asked which one it is, before that is left open.
+const WHICH_LOG_TRIES: u32 = 10;
+
 /// Starts the two tasks.
 pub fn keep(core: &Rc<Core>, intake: &Arc<Intake>) {
+    intake.log.will_ask();
     let (host, looking) = (&core.host, (Rc::clone(core), Arc::clone(intake)));
     host.start(TaskClass::Dispatch, async move {
         look(&looking.0, &looking.1).await
@@ -82,6 +86,7 @@ async fn look(core: &Rc<Core>, intake: &Arc<Intake>) {
 
 async fn question(core: &Rc<Core>, intake: &Arc<Intake>) {
     let (mut round, mut lag) = (0, Lag::default());
+    let mut unsure_rounds = 0;
     loop {
         core.host.sleep(ASK).await;
         // Before that the boot asks.
@@ -108,6 +113,12 @@ async fn question(core: &Rc<Core>, intake: &Arc<Intake>) {
             registry.node_set(Metric::IntakeOffsetLag, lag_ms);
         }
         round += 1;
+        if intake.log.is_unsure() {
+            unsure_rounds += 1;
+            which_log(core, intake, unsure_rounds == WHICH_LOG_TRIES).await;
+        } else {
+            unsure_rounds = 0;
+        }
         // While it is not good, each time: the reason is wanted now, and so is its end.
         let is_bad = !intake.log.is_verified() || is_refusing(intake.adapter.log().ready());
         if round % VERIFY_ROUNDS == 0 || is_bad {
@@ -115,6 +126,23 @@ async fn question(core: &Rc<Core>, intake: &Arc<Intake>) {
             let answer = intake.adapter.log().verify(intake.expected).await;
             judge(core, intake, answer, epoch);
         }
+    }
+}
+
+/// The log lost what it held: is it the same one?
+async fn which_log(core: &Rc<Core>, intake: &Arc<Intake>, is_last: bool) {
+    let epoch = intake.log.epoch();
+    match intake.adapter.log().verify(intake.expected).await {
+        Ok(verified) => another_log(core, intake, &verified.identity, epoch),
+        Err(error) if !is_last => {
+            tracing::debug!(%error, "which log this is, is not known yet");
+            return;
+        }
+        // Published again all the same. If it is another one after all, the next answer shows it.
+        Err(error) => tracing::warn!(%error, "nobody says which log this is"),
+    }
+    if intake.log.epoch() == epoch {
+        intake.log.is_sure();
     }
 }
 

@@ -16,6 +16,10 @@ pub fn kill(plan: &DualPlan, with_controls: bool, dir: &Path) -> Result<bool> {
          {backup} hosts lost with a backup, {alone} without; {} keyed hooks sent again",
         report.again
     );
+    println!("kill --dual: {} deaths at named points", report.named);
+    for missed in &report.missed {
+        println!("kill --dual: MISSED {missed}");
+    }
     let (records, hooks) = report.records;
     println!(
         "kill --dual: the log has {records} records of {hooks} hooks; acked and not in it: {}",

@@ -152,11 +152,6 @@ impl Node {
         get_status(self.address, "/ready").is_ok_and(|status| status == 200)
     }
 
-    /// All that `GET /ready` says; empty: no answer.
-    pub fn ready_text(&self) -> String {
-        get(self.address, "/ready").map_or_else(|_| String::new(), |(_, body)| body)
-    }
-
     /// What `GET /ready` says: its status and the word for the store; `None`: no answer.
     pub fn ready_word(&self) -> Option<(u16, String)> {
         let (status, body) = get(self.address, "/ready").ok()?;

@@ -331,12 +331,14 @@ impl Drill {
         ))
     }
 
-    /// After a trouble that did not end well: all brokers run.
+    /// After a trouble that did not end well: all brokers run, and the topic is as it must be.
     fn heal(&self) -> Result<()> {
         for n in 1..=3 {
             let _ = self.topic.kafka(&format!("resume {n}"));
         }
         self.topic.kafka("start 1 2 3")?;
+        let good = "min.insync.replicas=2 retention.ms=604800000 max.message.bytes=12000000";
+        self.topic.topic("set", good)?;
         self.accepted(Instant::now(), PATIENCE).map(|_| ())
     }
 

@@ -1,10 +1,14 @@
-//! Drill `kill --dual`: SIGKILL under load and during boots, and every few kills the host is lost
-//! with its data directory: a backup is restored, or nothing is, and the intake log is replayed.
+//! Drill `kill --dual`: SIGKILL under load, during boots and at named points, and every few kills the
+//! host is lost with its data directory: a backup is restored, or nothing is, and the intake log is
+//! replayed.
 //!
 //! Every acked hook must be delivered unaltered under the id it was acked with, and be in the log.
 //! Hooks with a key go to a sink that is paused until the end, so that at every loss there is
 //! something that only the backup and the log can bring back.
 
+mod named;
+
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -64,12 +68,16 @@ pub struct DualReport {
     pub records: (usize, usize),
     /// Keyed hooks that were sent again after a death.
     pub again: usize,
+    /// Deaths at named points.
+    pub named: u32,
+    /// Points that were not come to.
+    pub missed: Vec<String>,
 }
 
 impl DualReport {
     /// Whether every promise held.
     pub fn holds(&self) -> bool {
-        self.verdict.holds() && self.not_in_log == 0
+        self.verdict.holds() && self.not_in_log == 0 && self.missed.is_empty()
     }
 }
 
@@ -84,6 +92,10 @@ struct Run<'a> {
     backed_up: Option<u64>,
     /// Deliveries that may come again.
     allowed: u64,
+    /// Acked when the log was last made anew: they need not be in it.
+    before: BTreeSet<String>,
+    /// How often it was.
+    anew: u64,
 }
 
 fn node_plan(plan: &DualPlan, sink: &Sink) -> NodePlan {
@@ -113,14 +125,20 @@ pub fn run(plan: &DualPlan) -> Result<DualReport> {
         report: DualReport::default(),
         backed_up: None,
         allowed: 0,
+        before: BTreeSet::new(),
+        anew: 0,
     };
     for round in 1..=plan.kills {
         run.round(round).with_context(|| format!("round {round}"))?;
+        run.named_points(round, plan.kills)
+            .with_context(|| format!("after round {round}"))?;
     }
+    run.log_made_anew()?;
     run.settle(&sink)?;
     let log = records::ids(&plan.dir.join("data.intake"))?;
     let acked = acked_ids(&run.ledger);
-    let absent = acked.iter().filter(|id| !log.contains_key(*id));
+    let wanted = acked.iter().filter(|id| !run.before.contains(*id));
+    let absent = wanted.filter(|id| !log.contains_key(*id));
     run.report.not_in_log = absent.count();
     run.report.records = (log.values().sum(), log.len());
     sink.stop();
@@ -334,6 +352,8 @@ pub fn control(plan: &DualPlan, control: Control) -> Result<Verdict> {
         report: DualReport::default(),
         backed_up: None,
         allowed: 0,
+        before: BTreeSet::new(),
+        anew: 0,
     };
     let mut node = node_plan.start(&[mode, mutation])?;
     until_ready(&mut node, &node_plan)?;

@@ -5,6 +5,7 @@
 
 pub mod broker;
 pub mod kill;
+pub mod points;
 mod prober;
 pub mod records;
 mod topic;

@@ -16,7 +16,7 @@ use ankusa_recovery::backup::{
 };
 use ankusa_wal::home::{Home, StoreFacts, shard_dir};
 use ankusa_wal::relocate::Pace;
-use ankusa_wal::{BackupSource, Lsn, ShardId};
+use ankusa_wal::{BackupSource, Lsn, ShardId, mutations};
 
 use super::pins::{self, Answer};
 use super::{LastRun, Order, Place, Shared, wall_ms};
@@ -261,6 +261,7 @@ fn one_shard(
         Answer::Failed(why) => return Err(RunError::Checkpoint(shard, why)),
         Answer::Same => return Err(RunError::Checkpoint(shard, "it gave none".into())),
     };
+    mutations::point("backup.pinned");
     let files = ShardDir::new(&shard_dir(&parts.data_dir, id));
     let sent = run.shard(&files, &source, meter);
     call(parts, id, move |core| core.pins.release(pin));

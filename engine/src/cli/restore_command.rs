@@ -10,7 +10,7 @@ use std::rc::Rc;
 use ankusa_recovery::restore::{self, Plan, RestoreError};
 use ankusa_wal::disk::glommio::GlommioDisk;
 use ankusa_wal::home::Restoring;
-use ankusa_wal::{Host, ShardId};
+use ankusa_wal::{Host, ShardId, mutations};
 use serde_json::{Value, json};
 
 use super::args::From;
@@ -90,12 +90,15 @@ fn carry_out(
     bar.end();
     let plan = plan?;
     let into = Restoring::begin(dir, plan.facts.shards)?;
+    mutations::point("restore.begun");
     let mut bar = Progress::new("writing".into());
     let unpacked = restore::unpack(&folder, &plan.manifest, &into, &mut |n, of| bar.show(n, of));
     bar.end();
     unpacked?;
+    mutations::point("restore.unpacked");
     stamp(config, &plan, &into)?;
     into.finish(&plan.facts)?;
+    mutations::point("restore.finished");
     Ok(plan)
 }
 

@@ -252,6 +252,7 @@ impl ShardLog {
             self.outgoing(*seq, id, incarnation, tenant, source, value.clone())
         });
         self.hand_over(&mut records);
+        mutations::point("dual.republished");
     }
 
     fn outgoing<'a>(
@@ -288,6 +289,7 @@ impl ShardLog {
         let now_us = self.now_us();
         let deadline_us = now_us + self.core.node().settings().publish_timeout_us;
         self.core.publisher().publish(records, now_us, deadline_us);
+        mutations::point("dual.published");
     }
 
     /// The local write of these has ended: those of them that are durable here.
@@ -317,6 +319,7 @@ impl ShardLog {
             return;
         };
         self.promote(&entry);
+        mutations::point("dual.completed");
         self.core.free(1, entry.kept.quota_bytes);
     }
 

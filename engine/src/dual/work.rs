@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ankusa_wal::{
     Disk, GroupBuilder, HookId, Host, IntakeOffset, Outcome, Record, Seq, State, Store, TaskClass,
-    Watermark,
+    Watermark, mutations,
 };
 
 use super::feeder;
@@ -66,6 +66,7 @@ impl<D: Disk> Work<D> {
         self.follow_epoch();
         if self.log.take_flush() {
             self.commit.write_marks();
+            mutations::point("dual.marks_due");
         }
         let actions = self.log.decide();
         self.log.release(&actions.release);
@@ -184,6 +185,7 @@ async fn start_over<D: Disk>(work: Rc<Work<D>>, epoch: u64, limit: Seq, was_movi
         }
         work.host.sleep(AGAIN).await;
     }
+    mutations::point("dual.log_forgotten");
     // IMPORTANT: a group handed over to the log that was lost capped the offset with a head that
     // says nothing of this one: the offset moves only when all of those are settled here.
     while work.store().durable_lsn() < in_flight {
@@ -205,6 +207,7 @@ async fn start_over<D: Disk>(work: Rc<Work<D>>, epoch: u64, limit: Seq, was_movi
             "what the store holds was published to the intake log again"
         );
     }
+    mutations::point("dual.published_again");
     work.is_resetting.set(false);
     work.log.wake_work();
 }

@@ -25,7 +25,7 @@ use ankusa_wal::state::SeqSet;
 use ankusa_wal::{
     DedupeRow, Delivery, DeliveryState, Disk, GroupBuilder, HookExtra, HookId, Incarnation,
     IntakeIdentity, IntakeOffset, LogOffset, Outcome, Record, Resequenced, Seq, ShardId, SinkNo,
-    State, Store, Watermark,
+    State, Store, Watermark, mutations,
 };
 
 use super::lookup::{self, Read, count, place};
@@ -198,6 +198,7 @@ impl<D: Disk> ShardApply<D> {
             if !part.in_turn {
                 continue;
             }
+            mutations::point("recover.applied");
             inner.today.remember(&part.rows);
             sum += part.counts;
             done = part.end;

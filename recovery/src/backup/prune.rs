@@ -6,6 +6,8 @@
 
 use std::collections::BTreeSet;
 
+use ankusa_wal::mutations;
+
 use super::folder::Folder;
 use super::layout::{self, MANIFESTS};
 use super::manifest::Manifest;
@@ -38,6 +40,7 @@ pub(super) fn prune(
         let removed = folder.remove(&path);
         removed.map_err(|e| SendError::io("removing", &path, e))?;
     }
+    mutations::point("backup.manifests_removed");
     // IMPORTANT: before any of their objects: a manifest that came back after a power cut would
     // name what is gone.
     let synced = folder.sync_dir(MANIFESTS);
@@ -48,9 +51,11 @@ pub(super) fn prune(
     };
     let dirs = (0..shards).map(layout::shard_dir);
     let dirs = dirs.chain([MANIFESTS.to_owned(), String::new()]).collect();
-    clear(folder, me, dirs, &|path| {
+    let removed = clear(folder, me, dirs, &|path| {
         path.starts_with("shard-") && !needed.contains(path)
-    })
+    });
+    mutations::point("backup.pruned");
+    removed
 }
 
 /// Before a run, where the last one did not come to its end: what never got its name, and the

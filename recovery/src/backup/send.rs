@@ -13,7 +13,7 @@ use std::io;
 
 use ankusa_wal::format::segment::{SEGMENT_DATA_OFFSET, store_tag};
 use ankusa_wal::home::StoreFacts;
-use ankusa_wal::{BackupSource, FileSource, SegmentSource, ShardId};
+use ankusa_wal::{BackupSource, FileSource, SegmentSource, ShardId, mutations};
 use aws_lc_rs::digest;
 use thiserror::Error;
 
@@ -393,9 +393,11 @@ impl Run<'_> {
         if let Some(mut out) = out {
             out.sync().map_err(writing)?;
             drop(out);
+            mutations::point("backup.object_written");
             owner::check(folder, &prefix.me)?;
             let renamed = folder.rename(&unnamed, &object);
             renamed.map_err(|e| SendError::io("naming", &object, e))?;
+            mutations::point("backup.object_named");
             self.sent.objects += 1;
             self.sent.bytes += bytes;
         }
@@ -452,11 +454,13 @@ impl Run<'_> {
             .and_then(|()| out.sync())
             .map_err(|e| SendError::io("writing", &unnamed, e))?;
         drop(out);
+        mutations::point("backup.manifest_written");
         owner::check(folder, &prefix.me)?;
         folder
             .rename(&unnamed, &path)
             .and_then(|()| folder.sync_dir(MANIFESTS))
             .map_err(|e| SendError::io("naming", &path, e))?;
+        mutations::point("backup.manifest_named");
         self.sent.number = manifest.number;
         self.sent.bytes_whole = manifest.bytes();
         self.prefix.is_tidy = true;

@@ -12,8 +12,8 @@ use std::task::{Context, Poll};
 use ankusa_intake::{
     AskError, Asked, Bounds, Chunk, From, IntakeLog, Replay, ReplayRequest, Replayed, Verified,
 };
-use ankusa_wal::ShardId;
 use ankusa_wal::home::StoreOrigin;
+use ankusa_wal::{ShardId, mutations};
 
 use super::{
     Gap, Identity, LogIdentity, Options, Reach, Refusal, Start, Summary, Truncation, identity,
@@ -56,13 +56,16 @@ pub async fn run(
         named: 0,
     };
     run.whose_store().await?;
+    mutations::point("recover.identified");
     let (partition, verified) = run.which_log().await?;
+    mutations::point("recover.verified");
     if options.replay {
         run.replay_all(partition, &verified).await?;
     } else {
         run.without_replay(partition, &verified).await?;
     }
     run.republish().await?;
+    mutations::point("recover.republished");
     if !options.dry_run && run.node.origin != StoreOrigin::Existing {
         let origin = Some(StoreOrigin::Existing);
         port.stamp(Stamp {
@@ -71,6 +74,7 @@ pub async fn run(
         })
         .await?;
     }
+    mutations::point("recover.done");
     Ok(run.summary)
 }
 
@@ -307,6 +311,7 @@ impl<'a> Run<'a> {
                 ..Stamp::default()
             };
             self.port.stamp(stamp).await?;
+            mutations::point("recover.stamped");
         }
         let wanted = self.wanted();
         let from = match (self.options.start, wanted) {
@@ -321,7 +326,10 @@ impl<'a> Run<'a> {
             (Start::Position(from), _) => Some(from),
         };
         self.replay(partition, from, true).await?;
-        self.end(partition, &verified.identity).await
+        mutations::point("recover.replayed");
+        self.end(partition, &verified.identity).await?;
+        mutations::point("recover.ended");
+        Ok(())
     }
 
     /// Reads one partition back to its head as it is now.
@@ -360,6 +368,7 @@ impl<'a> Run<'a> {
                             self.counted(reading.window.make_room(room).await?);
                             reading.window.add(self.port.apply(shard, batch));
                         }
+                        mutations::point("recover.read");
                         self.told(partition, read_below, bounds.head);
                     }
                     Err(error) => {

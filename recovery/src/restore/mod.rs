@@ -16,6 +16,7 @@ use std::rc::Rc;
 use ankusa_wal::home::{HomeError, Restoring, StoreFacts, StoreOrigin};
 use ankusa_wal::{
     CloseError, Disk, Host, Incarnation, OpenError, Record, ShardId, Store, StoreConfig, TrailRow,
+    mutations,
 };
 use thiserror::Error;
 
@@ -155,6 +156,7 @@ pub fn unpack(
                 done += bytes;
                 progress(done, of);
             })?;
+            mutations::point("restore.file_written");
         }
         let synced = File::open(&dir).and_then(|dir| dir.sync_all());
         synced.map_err(|source| io_error("syncing", &dir, source))?;
@@ -233,6 +235,7 @@ pub async fn stamp<D: Disk>(
             .incarnations()
             .any(|row| row.incarnation == incarnation)
     };
+    mutations::point("restore.shard_stamped");
     if !is_there || store.durable_lsn() < store.applied_lsn() {
         return Err(failed("it was not written".into()));
     }

@@ -16,6 +16,7 @@ use super::{
     shard_dir, sync_dir, write_facts,
 };
 use crate::ids::ShardId;
+use crate::mutations;
 
 /// A data directory that a restore owns until it is finished or dropped.
 #[derive(Debug)]
@@ -80,6 +81,7 @@ impl Restoring {
     /// every shard is durable by now.
     pub fn finish(self, facts: &StoreFacts) -> Result<(), HomeError> {
         write_facts(&self.dir, facts)?;
+        mutations::point("restore.facts_written");
         // IMPORTANT: last; a directory with its mark and a `store.json` is refused, and redone.
         let mark = self.dir.join(RESTORE_FILE);
         fs::remove_file(&mark).map_err(|e| io_error("removing", &mark, e))?;

@@ -212,7 +212,7 @@ impl Drill {
     pub(super) fn unready_for(&self, with: &[&str], without: &[&str]) -> Result<()> {
         let end = Instant::now() + 2 * PATIENCE;
         loop {
-            let said = self.node.ready_text();
+            let said = self.intake()?["reason"].to_string();
             let has = |word: &&str| said.contains(*word);
             if !self.node.is_ready() && with.iter().all(has) && !without.iter().any(has) {
                 return Ok(());

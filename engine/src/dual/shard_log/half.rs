@@ -6,7 +6,7 @@
 use std::task::{Context, Poll};
 
 use ankusa_wal::format::envelope;
-use ankusa_wal::{HookId, IntakeOffset, LogOffset, Record, Seq, State, Watermark};
+use ankusa_wal::{HookId, IntakeOffset, LogOffset, Record, Seq, State, Watermark, mutations};
 use bytes::Bytes;
 
 use super::super::claims::{Held, Hold};
@@ -79,6 +79,7 @@ impl LogHalf for ShardLog {
     fn answered(&self, answer: &LogAnswer, in_flight: Option<InFlight>) {
         match in_flight {
             Some(in_flight) => {
+                mutations::point("dual.answered");
                 self.count(answer, in_flight.started_us);
                 self.tell_breaker(answer, in_flight.is_first_failure);
             }
@@ -112,6 +113,7 @@ impl LogHalf for ShardLog {
         let mut pending = self.pending.borrow_mut();
         let is_new = pending.carry(carried.seq, kept, carried.local, log);
         drop(pending);
+        mutations::point("dual.carried");
         if !is_new {
             self.core.free(1, quota_bytes);
         }

@@ -75,8 +75,6 @@ fn fill(state: &mut State, hooks: u64) -> Duration {
             id: HookId(id.to_be_bytes()),
             seq: Seq(n),
             received_at_ms: 0,
-            tenant: b"",
-            source: b"",
             dedupe_ttl_s: 0,
             relocated: false,
         };

@@ -101,17 +101,13 @@ pub struct HookDraft<'a> {
 
 /// What the state learns of a hook when it is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HookFacts<'a> {
+pub struct HookFacts {
     /// Id.
     pub id: HookId,
     /// Seq.
     pub seq: Seq,
     /// Arrival, milliseconds.
     pub received_at_ms: u64,
-    /// Tenant.
-    pub tenant: &'a [u8],
-    /// Source.
-    pub source: &'a [u8],
     /// Time to live of the dedupe row, seconds from arrival.
     pub dedupe_ttl_s: u32,
     /// True when the record is a move of a hook that the store already has.

@@ -1,6 +1,7 @@
 //! Drives one store at full speed with groups of a given size.
 //!
-//! Every group is full before it is submitted; as many are in flight as the store allows. The
+//! Every group is full before it is submitted; as many are in flight as the store allows, and the
+//! next one is built meanwhile, as the node does when a whole group's worth waits. The
 //! hooks have no sinks, so they are finished at once and their segments can be recycled. A group
 //! that is fenced ends the bench. Runs on the bench's executor.
 
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use ankusa_wal::disk::glommio::GlommioDisk;
 use ankusa_wal::{
-    CheckpointError, HookDraft, HookExtra, HookId, Outcome, Settled, Store, StoreConfig, SyncMode,
+    CheckpointError, GroupBuilder, HookDraft, HookExtra, HookId, Outcome, Settled, Store, StoreConfig, SyncMode,
     Verification,
 };
 use anyhow::{Context as _, bail};
@@ -29,6 +30,12 @@ const GROUP_BYTES_MAX: usize = 1 << 20;
 const CHECKPOINTS_KEPT: usize = 2;
 
 static HEADERS: [(&[u8], &[u8]); 2] = [(b"host", b"127.0.0.1:4000"), (b"content-length", b"1024")];
+
+enum Event {
+    Settled(Settled),
+    MaySubmit(bool),
+    MayBegin,
+}
 
 /// A store being driven.
 pub(super) struct StoreLoop {
@@ -90,17 +97,30 @@ impl StoreLoop {
         let mut latency = new_histogram();
         let mut groups = 0u64;
         let mut in_flight: VecDeque<Instant> = VecDeque::new();
+        let mut built = None;
         let flushed = self.device.as_deref().map_or(0, flushes);
         let before = self.store.stats();
         let cpu_before = cpu_time(std::process::id())?;
         let begun = Instant::now();
         loop {
-            while Instant::now() < to && self.begin_one(group_bytes, &mut in_flight) {}
-            if in_flight.is_empty() && Instant::now() >= to {
+            let is_over = Instant::now() >= to;
+            if built.is_none() && !is_over {
+                built = self.build(group_bytes);
+            }
+            if in_flight.is_empty() && is_over {
                 break;
             }
-            let Some(settled) = self.settled_or_ready(Instant::now() < to).await else {
-                continue;
+            let settled = match self.next_event(built.as_ref(), is_over).await {
+                Event::Settled(settled) => settled,
+                Event::MayBegin => continue,
+                Event::MaySubmit(false) => bail!("a group was fenced before it was submitted"),
+                Event::MaySubmit(true) => {
+                    if let Some(group) = built.take() {
+                        in_flight.push_back(Instant::now());
+                        self.store.submit(group);
+                    }
+                    continue;
+                }
             };
             if settled.outcome == Outcome::Fenced {
                 bail!("group {} failed to reach the disk", settled.lsn);
@@ -141,12 +161,9 @@ impl StoreLoop {
         ))
     }
 
-    /// Fills and submits a group; false when the store takes none now.
-    fn begin_one(&self, group_bytes: usize, in_flight: &mut VecDeque<Instant>) -> bool {
-        let Some(mut group) = self.store.try_begin_sized(group_bytes) else {
-            return false;
-        };
-        let started = Instant::now();
+    /// A full group, also while as many as may be are in flight; nothing when the store takes none.
+    fn build(&self, group_bytes: usize) -> Option<GroupBuilder<GlommioDisk>> {
+        let mut group = self.store.try_begin_ahead(group_bytes, 0)?;
         let body = self.body.borrow();
         let mut hook_bytes = 0;
         // At least one hook, then as many as the size allows.
@@ -159,21 +176,25 @@ impl StoreLoop {
             group.hook(&draft(serial, &body));
             hook_bytes = group.bytes() - before;
         }
-        self.store.submit(group);
-        in_flight.push_back(started);
-        true
+        Some(group)
     }
 
-    /// The next settled group, or nothing when a group may be begun (asked only if `begin`).
-    async fn settled_or_ready(&self, begin: bool) -> Option<Settled> {
+    /// What the store has to say next: a group settled, or, until the time is over, the built one
+    /// may go or one may be begun.
+    async fn next_event(
+        &self,
+        built: Option<&GroupBuilder<GlommioDisk>>,
+        is_over: bool,
+    ) -> Event {
         std::future::poll_fn(|cx| {
             if let Poll::Ready(settled) = self.store.poll_settled(cx) {
-                return Poll::Ready(Some(settled));
+                return Poll::Ready(Event::Settled(settled));
             }
-            if begin && self.store.poll_ready(cx).is_ready() {
-                return Poll::Ready(None);
+            match built {
+                _ if is_over => Poll::Pending,
+                Some(group) => self.store.poll_submit(group, cx).map(Event::MaySubmit),
+                None => self.store.poll_ready(cx).map(|()| Event::MayBegin),
             }
-            Poll::Pending
         })
         .await
     }

@@ -12,6 +12,7 @@ use ankusa_wal::{
     mutations,
 };
 
+use super::build::{Build, Marks};
 pub use super::log_half::{Admitted, LogAnswer, LogHalf, NotTaken};
 use super::own::OwnGroups;
 pub use super::own::Written;
@@ -24,6 +25,9 @@ const QUEUED_RECORDS: usize = 1024;
 
 /// Answers of the log taken before others get the core: each may mean a copy of its record.
 const ANSWERS_MAX: usize = 256;
+
+/// With so many bytes waiting the next group begins while as many as may be are in flight.
+const AHEAD_BYTES: usize = 16 << 10;
 
 /// How often deadlines are looked at.
 const SWEEP: Duration = Duration::from_millis(100);
@@ -77,6 +81,10 @@ struct Inner<D: Disk> {
     host: Rc<dyn Host>,
     committer: RefCell<Committer>,
     own: RefCell<OwnGroups<D>>,
+    /// A group of hooks that is not submitted yet.
+    build: RefCell<Option<Build<D>>>,
+    /// Bytes of the last group of hooks: what the next one is planned for when it begins early.
+    last_bytes: Cell<usize>,
     group: GroupLimits,
     log: Option<Rc<dyn LogHalf>>,
     listener: Rc<dyn Listener>,
@@ -105,6 +113,8 @@ impl<D: Disk> Commit<D> {
                 host,
                 committer: RefCell::new(Committer::new(queue)),
                 own: RefCell::default(),
+                build: RefCell::new(None),
+                last_bytes: Cell::new(0),
                 group,
                 log,
                 listener,
@@ -176,7 +186,7 @@ impl<D: Disk> Commit<D> {
     pub async fn settle_marks(&self, within: Duration) -> bool {
         let inner = &self.inner;
         let end_us = inner.host.mono_us() + within.as_micros() as u64;
-        while inner.marks().iter().any(Option::is_some)
+        while inner.have_marks_moved()
             || inner.store.durable_lsn() < inner.store.applied_lsn()
         {
             if inner.host.mono_us() > end_us {
@@ -260,7 +270,10 @@ impl<D: Disk> Commit<D> {
     pub async fn flush(&self, within: Duration) -> bool {
         let inner = &self.inner;
         let started_us = inner.host.mono_us();
-        while inner.store.queued() > 0 || inner.store.durable_lsn() < inner.store.applied_lsn() {
+        while inner.store.queued() > 0
+            || inner.build.borrow().is_some()
+            || inner.store.durable_lsn() < inner.store.applied_lsn()
+        {
             let waited_us = inner.host.mono_us().saturating_sub(started_us);
             if u128::from(waited_us) > within.as_micros() {
                 return false;
@@ -281,7 +294,8 @@ impl<D: Disk> Commit<D> {
             let idle = {
                 let committer = self.inner.committer.borrow();
                 let own = self.inner.own.borrow();
-                committer.waiting() == 0 && committer.inflight() == 0 && own.is_idle()
+                let is_built = self.inner.build.borrow().is_some();
+                committer.waiting() == 0 && committer.inflight() == 0 && own.is_idle() && !is_built
             };
             if idle {
                 return;
@@ -314,7 +328,12 @@ async fn sweep<D: Disk>(inner: Rc<Inner<D>>) {
     loop {
         inner.host.sleep(SWEEP).await;
         let now_us = inner.host.mono_us();
-        inner.committer.borrow_mut().expire(now_us);
+        let mut committer = inner.committer.borrow_mut();
+        committer.expire(now_us);
+        if let Some(build) = &mut *inner.build.borrow_mut() {
+            committer.expire_taken(&mut build.taken, now_us);
+        }
+        drop(committer);
         inner.give_back();
     }
 }
@@ -337,22 +356,16 @@ impl<D: Disk> Inner<D> {
             drop(committer);
             self.own.borrow_mut().refuse_waiting();
         }
+        if self.build.borrow().is_some() {
+            self.go_on(cx);
+            self.give_back();
+            return Poll::Pending;
+        }
         self.give_back();
         let others = self.wants_group();
         let is_own = self.own.borrow().is_due(others);
         if is_own || others {
-            let is_ready = self.store.poll_ready(cx).is_ready();
-            let again = match is_ready.then(|| self.start(is_own)) {
-                // One group, then let others run; the next one follows at once.
-                Some(Begun::Started) => true,
-                // NOTE: the store knows only now how much room was wanted: ask again, or nobody
-                // would wake this task when there is as much.
-                Some(Begun::NoRoom) => self.store.poll_ready(cx).is_ready(),
-                Some(Begun::Nothing) | None => false,
-            };
-            if again {
-                cx.waker().wake_by_ref();
-            }
+            self.begin(is_own, cx);
         } else {
             self.linger();
         }
@@ -423,12 +436,22 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    fn marks(&self) -> [Option<Record>; 2] {
+    /// The marks that moved. `taken`: the hooks of a group that is not handed over yet; nothing
+    /// says anything of them.
+    fn marks(&self, taken: Option<&Taken>) -> [Option<Record>; 2] {
         let Some(log) = &self.log else {
             return [None, None];
         };
         let open = self.committer.borrow_mut().open();
-        log.marks(&self.store.state(), open, self.store.next_seq())
+        let first = taken.and_then(|taken| taken.seqs().next());
+        let next_seq = first.unwrap_or_else(|| self.store.next_seq());
+        log.marks(&self.store.state(), open, next_seq)
+    }
+
+    fn have_marks_moved(&self) -> bool {
+        let build = self.build.borrow();
+        let marks = self.marks(build.as_ref().map(|build| &build.taken));
+        marks.iter().any(Option::is_some)
     }
 
     fn wants_group(&self) -> bool {
@@ -457,15 +480,27 @@ impl<D: Disk> Inner<D> {
         );
     }
 
-    fn start(&self, is_own: bool) -> Begun {
-        if is_own {
-            return self.start_own();
+    /// Begins the next group, one of a caller's own or one of hooks.
+    fn begin(&self, is_own: bool, cx: &mut Context<'_>) {
+        let is_ready = self.store.poll_ready(cx).is_ready();
+        let begun = match (is_ready, is_own) {
+            (true, true) => self.start_own(),
+            (true, false) => self.begin_group(false),
+            (false, true) => return,
+            // NOTE: whatever comes of it, this task is woken when there is room.
+            (false, false) if self.begin_group(true) == Begun::Started => Begun::Started,
+            (false, false) => return,
+        };
+        match begun {
+            Begun::Started if is_own => cx.waker().wake_by_ref(),
+            Begun::Started => self.go_on(cx),
+            // NOTE: the store knows only now how much room was wanted: ask again, or nobody would
+            // wake this task when there is as much.
+            Begun::NoRoom if self.store.poll_ready(cx).is_ready() => cx.waker().wake_by_ref(),
+            Begun::NoRoom => {}
+            Begun::Nothing if is_own => {}
+            Begun::Nothing => self.own.borrow_mut().others_went(),
         }
-        let begun = self.start_group();
-        if begun != Begun::NoRoom {
-            self.own.borrow_mut().others_went();
-        }
-        begun
     }
 
     fn start_own(&self) -> Begun {
@@ -496,45 +531,97 @@ impl<D: Disk> Inner<D> {
         Begun::Started
     }
 
-    fn start_group(&self) -> Begun {
-        // As they are before this group's own hooks have seqs.
-        let marks = self.marks();
-        let marks_count = marks.iter().flatten().count();
-        let reserve: usize = marks.iter().flatten().map(mark_bytes).sum();
-        let is_alone = self.marks_due.replace(false)
-            && self.committer.borrow().waiting() == 0
-            && self.store.queued() == 0;
-        if is_alone && marks_count == 0 {
+    /// Begins a group of hooks; `ahead`: before there is room for it in flight.
+    fn begin_group(&self, ahead: bool) -> Begun {
+        if ahead && self.committer.borrow().waiting_bytes() < AHEAD_BYTES {
+            return Begun::NoRoom;
+        }
+        let moved = self.marks(None);
+        let marks = Marks {
+            records: moved.iter().flatten().count(),
+            bytes: moved.iter().flatten().map(mark_bytes).sum(),
+            is_due: self.marks_due.replace(false),
+        };
+        let mut committer = self.committer.borrow_mut();
+        let is_alone = marks.is_due && committer.waiting() == 0 && self.store.queued() == 0;
+        if is_alone && marks.records == 0 {
             return Begun::Nothing;
         }
-        let mut committer = self.committer.borrow_mut();
-        let planned = committer.next_group_bytes(self.group.bytes_max, self.group.records_max);
+        let bytes_max = self.group.bytes_max;
+        let planned = committer.next_group_bytes(bytes_max, self.group.records_max);
         let first = committer.next_bytes().unwrap_or(0);
-        let Some(mut builder) = self.store.try_begin_with(planned, first) else {
-            self.marks_due.set(is_alone);
+        let builder = if ahead {
+            // More will come before its turn.
+            let planned = planned.max(self.last_bytes.get().min(bytes_max));
+            self.store.try_begin_ahead(planned, first)
+        } else {
+            self.store.try_begin_with(planned, first)
+        };
+        let Some(builder) = builder else {
+            self.marks_due.set(marks.is_due);
             return Begun::NoRoom;
         };
-        let mut taken = committer.begin();
-        while let Some(bytes) = committer.next_bytes() {
-            let full = builder.records() + marks_count >= self.group.records_max;
-            // NOTE: a queued record may have gone ahead; then even the first hook may not fit, and
-            // has the next group. In an empty group the bound is the hook's own, not this one.
-            if builder.records() > 0 && (full || !builder.fits(bytes + reserve)) {
-                break;
-            }
-            committer.take(&mut taken, |item| {
-                let mut seq = Seq(0);
-                item.draft(&mut |draft| seq = builder.hook(draft));
-                seq
-            });
+        self.linger_over.set(false);
+        let build = Build::new(builder, committer.begin(), marks);
+        *self.build.borrow_mut() = Some(build);
+        Begun::Started
+    }
+
+    /// Fills the group that is being built and submits it once it may go.
+    fn go_on(&self, cx: &mut Context<'_>) {
+        let Some(mut build) = self.build.take() else {
+            return;
+        };
+        let may_go = self.store.poll_submit(&build.builder, cx);
+        if may_go == Poll::Ready(false) {
+            self.give_up(build);
+            cx.waker().wake_by_ref();
+            return;
         }
-        for mark in marks.into_iter().flatten() {
+        let is_filled = {
+            let mut committer = self.committer.borrow_mut();
+            let records_max = self.group.records_max;
+            build.fill(&mut committer, &self.store, records_max, &*self.host)
+        };
+        if is_filled && may_go.is_ready() {
+            self.submit_group(build);
+        } else {
+            *self.build.borrow_mut() = Some(build);
+            if is_filled {
+                // Woken when there is room, and when more hooks wait.
+                return;
+            }
+        }
+        // One group, or one slice of it, then let others run.
+        cx.waker().wake_by_ref();
+    }
+
+    /// A fence overtook the group: its own records go back into the store's queue, its hooks were
+    /// never issued.
+    fn give_up(&self, build: Build<D>) {
+        if build.marks.is_due {
+            self.marks_due.set(true);
+        }
+        drop(build.builder);
+        let mut committer = self.committer.borrow_mut();
+        committer.refuse_taken(build.taken, Verdict::StoreUnavailable);
+    }
+
+    fn submit_group(&self, build: Build<D>) {
+        let Build {
+            mut builder,
+            mut taken,
+            ..
+        } = build;
+        // IMPORTANT: as they are in this slice, and before its own hooks: until now the log may
+        // have been lost, and what it had confirmed with it.
+        for mark in self.marks(Some(&taken)).into_iter().flatten() {
             if builder.fits(mark_bytes(&mark)) {
                 builder.record(mark);
             }
         }
-        self.linger_over.set(false);
         let (records, bytes) = (builder.records(), builder.bytes());
+        self.last_bytes.set(bytes);
         self.mutate(&mut taken);
         // Both halves start now, side by side: the log's from the same bytes as the store's.
         let floor = self.publish(&builder, &taken);
@@ -542,11 +629,12 @@ impl<D: Disk> Inner<D> {
         mutations::point("commit.built");
         let lsn = self.store.submit(builder);
         mutations::point("commit.submitted");
+        let mut committer = self.committer.borrow_mut();
         committer.started(lsn, taken, floor, now_us);
         drop(committer);
         self.started.borrow_mut().push_back((lsn, now_us));
         self.listener.group_started(records, bytes);
-        Begun::Started
+        self.own.borrow_mut().others_went();
     }
 
     fn publish(&self, builder: &GroupBuilder<D>, taken: &Taken) -> LogOffset {

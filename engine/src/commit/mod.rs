@@ -13,6 +13,7 @@
 //!
 //! This file is pure and runs anywhere; [`driver`] obeys it on a shard core.
 
+mod build;
 pub mod driver;
 mod item;
 mod log_half;
@@ -109,6 +110,11 @@ impl Taken {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// The one taken last.
+    fn last(&self) -> Option<&dyn Item> {
+        self.entries.last().map(|e| e.item.as_ref())
     }
 
     /// Their seqs, ascending.
@@ -235,6 +241,23 @@ impl Committer {
             settled: false,
             abandoned: false,
         });
+    }
+
+    /// A group was overtaken by a fence before it was handed over: nothing of it was issued.
+    pub fn refuse_taken(&mut self, mut taken: Taken, verdict: Verdict) {
+        for entry in taken.entries.drain(..) {
+            free(&mut self.freed, entry.log != Half::Absent, entry.bytes);
+            entry.item.settle(Seq(0), verdict, Remains::Nothing);
+        }
+        self.keep_spare(taken.entries);
+    }
+
+    /// Answers the requests past their deadline in a group that is being built; their commit goes
+    /// on.
+    pub fn expire_taken(&self, taken: &mut Taken, now_us: u64) {
+        for entry in &mut taken.entries {
+            abandon_if_late(entry, &self.limits, now_us, Verdict::StoreUnavailable);
+        }
     }
 
     /// The group was handed to the store under `lsn`, and to the log when its head was known to be
@@ -379,11 +402,15 @@ impl Committer {
                 _ => Verdict::StoreUnavailable,
             };
             for entry in &mut group.entries {
-                if is_late(entry.since_us) && !entry.settled && !entry.abandoned {
-                    entry.abandoned = true;
-                    entry.item.abandon(verdict);
-                }
+                abandon_if_late(entry, &self.limits, now_us, verdict);
             }
+        }
+    }
+
+    fn keep_spare(&mut self, mut entries: Vec<Entry>) {
+        entries.clear();
+        if self.spare.len() < 4 {
+            self.spare.push(entries);
         }
     }
 
@@ -403,13 +430,18 @@ impl Committer {
             if first.local == Half::Open || first.unsettled > 0 {
                 break;
             }
-            if let Some(mut done) = self.groups.pop_front() {
-                done.entries.clear();
-                if self.spare.len() < 4 {
-                    self.spare.push(done.entries);
-                }
+            if let Some(done) = self.groups.pop_front() {
+                self.keep_spare(done.entries);
             }
         }
+    }
+}
+
+fn abandon_if_late(entry: &mut Entry, limits: &QueueLimits, now_us: u64, verdict: Verdict) {
+    let is_late = now_us.saturating_sub(entry.since_us) >= limits.deadline_us;
+    if is_late && !entry.settled && !entry.abandoned {
+        entry.abandoned = true;
+        entry.item.abandon(verdict);
     }
 }
 

@@ -45,30 +45,48 @@ pub const ENVELOPE_FLAG_DEDUPE: u8 = 1;
 const HEADER_FIXED_BYTES: usize = 8;
 const _: () = assert!(2 + 1 + 1 + 4 + 8 + 16 + 8 + 16 + 2 + 2 + 8 * 4 + 4 == ENVELOPE_FIXED_BYTES);
 
-/// Bytes of a draft's header block, and their number.
-fn headers_len(draft: &HookDraft<'_>) -> (usize, u16) {
-    let mut bytes = 0;
-    let mut count = 0u16;
-    draft.headers.visit(&mut |name, value| {
-        if count < u16::MAX {
-            count += 1;
-            bytes += HEADER_FIXED_BYTES + name.len() + value.len();
+/// What an envelope takes, found in one look at the headers.
+#[derive(Clone, Copy, Debug)]
+pub struct EnvelopeLen {
+    headers: u16,
+    headers_bytes: usize,
+    /// Bytes before the body.
+    pub head: usize,
+    /// All bytes.
+    pub total: usize,
+}
+
+impl EnvelopeLen {
+    /// Measures the envelope of a draft. Headers beyond 65,535 are not kept.
+    pub fn of(draft: &HookDraft<'_>) -> EnvelopeLen {
+        let mut headers_bytes = 0;
+        let mut headers = 0u16;
+        draft.headers.visit(&mut |name, value| {
+            if headers < u16::MAX {
+                headers += 1;
+                headers_bytes += HEADER_FIXED_BYTES + name.len() + value.len();
+            }
+        });
+        let head = ENVELOPE_FIXED_BYTES
+            + draft.tenant.len()
+            + draft.source.len()
+            + draft.method.len()
+            + draft.target.len()
+            + draft.content_type.len()
+            + draft.dedupe_key.map_or(0, <[u8]>::len)
+            + headers_bytes;
+        EnvelopeLen {
+            headers,
+            headers_bytes,
+            head,
+            total: head + draft.body.len(),
         }
-    });
-    (bytes, count)
+    }
 }
 
 /// Bytes that [`encode`] will write for the draft.
 pub fn encoded_len(draft: &HookDraft<'_>) -> usize {
-    ENVELOPE_FIXED_BYTES
-        + draft.tenant.len()
-        + draft.source.len()
-        + draft.method.len()
-        + draft.target.len()
-        + draft.content_type.len()
-        + draft.dedupe_key.map_or(0, <[u8]>::len)
-        + headers_len(draft).0
-        + draft.body.len()
+    EnvelopeLen::of(draft).total
 }
 
 /// Writes the envelope and returns its length. Headers beyond 65,535 are not kept.
@@ -76,9 +94,20 @@ pub fn encoded_len(draft: &HookDraft<'_>) -> usize {
 /// # Panics
 /// When `out` is shorter than [`encoded_len`].
 pub fn encode(draft: &HookDraft<'_>, seq: Seq, out: &mut [u8]) -> usize {
-    let (headers_bytes, headers) = headers_len(draft);
+    let len = EnvelopeLen::of(draft);
+    encode_head(draft, &len, seq, &mut out[..len.head]);
+    out[len.head..len.total].copy_from_slice(draft.body);
+    len.total
+}
+
+/// Writes what precedes the body. `len` is the draft's.
+///
+/// # Panics
+/// When `out` is not `len.head` long.
+pub fn encode_head(draft: &HookDraft<'_>, len: &EnvelopeLen, seq: Seq, out: &mut [u8]) {
     let key = draft.dedupe_key.unwrap_or_default();
-    let mut put = Put::new(out);
+    let (fixed, rest) = out.split_at_mut(ENVELOPE_FIXED_BYTES);
+    let mut put = Put::new(fixed);
     put.u16(ENVELOPE_VERSION);
     put.u8(draft.verification as u8);
     put.u8(if draft.dedupe_key.is_some() {
@@ -92,31 +121,26 @@ pub fn encode(draft: &HookDraft<'_>, seq: Seq, out: &mut [u8]) -> usize {
     put.u64(draft.received_at_ms);
     put.bytes(&client_bytes(draft.client.ip()));
     put.u16(draft.client.port());
-    put.u16(headers);
-    for field in [
+    put.u16(len.headers);
+    let short = [
         draft.tenant,
         draft.source,
         draft.method,
         draft.target,
         draft.content_type,
         key,
-    ] {
+    ];
+    for field in short {
         put.u32(len32(field.len()));
     }
-    put.u32(len32(headers_bytes));
+    put.u32(len32(len.headers_bytes));
     put.u32(len32(draft.body.len()));
     put.u32(0);
-    for field in [
-        draft.tenant,
-        draft.source,
-        draft.method,
-        draft.target,
-        draft.content_type,
-        key,
-    ] {
+    let mut put = Put::new(rest);
+    for field in short {
         put.bytes(field);
     }
-    let mut left = headers;
+    let mut left = len.headers;
     draft.headers.visit(&mut |name, value| {
         if left > 0 {
             left -= 1;
@@ -126,8 +150,23 @@ pub fn encode(draft: &HookDraft<'_>, seq: Seq, out: &mut [u8]) -> usize {
             put.bytes(value);
         }
     });
-    put.bytes(draft.body);
-    put.at()
+    assert_eq!(put.at() + ENVELOPE_FIXED_BYTES, len.head);
+}
+
+/// What the state learns of an envelope that was written or read whole in this process: a few
+/// fixed fields, nothing else is looked at.
+pub(crate) fn facts_of(envelope: &[u8]) -> Result<HookFacts, FormatError> {
+    let mut take = Take::new(envelope);
+    take.u32()?;
+    let facts = HookFacts {
+        dedupe_ttl_s: take.u32()?,
+        seq: Seq(take.u64()?),
+        id: HookId(take.array()?),
+        received_at_ms: take.u64()?,
+        relocated: false,
+    };
+    debug_assert_eq!(Envelope::parse(envelope).map(|e| e.facts(false)), Ok(facts));
+    Ok(facts)
 }
 
 fn client_bytes(ip: IpAddr) -> [u8; 16] {
@@ -249,13 +288,11 @@ impl<'a> Envelope<'a> {
     }
 
     /// What the state learns of it.
-    pub fn facts(&self, relocated: bool) -> HookFacts<'a> {
+    pub fn facts(&self, relocated: bool) -> HookFacts {
         HookFacts {
             id: self.id,
             seq: self.seq,
             received_at_ms: self.received_at_ms,
-            tenant: self.tenant,
-            source: self.source,
             dedupe_ttl_s: self.dedupe_ttl_s,
             relocated,
         }

@@ -24,6 +24,8 @@ use crate::record::*;
 
 /// Bytes before a record's body.
 pub const RECORD_HEADER_BYTES: usize = 16;
+/// Bytes of the checksum, which covers what follows it.
+pub const RECORD_CRC_BYTES: usize = 4;
 /// Flag: the hook is live already and only moved.
 pub const RECORD_FLAG_RELOCATED: u8 = 1;
 
@@ -137,16 +139,24 @@ pub fn decode_extra<'s>(
 /// # Panics
 /// When `out` is shorter than a header.
 pub fn seal(kind: u8, flags: u8, extra_bytes: usize, out: &mut [u8]) -> u32 {
+    write_header(kind, flags, extra_bytes, out);
+    let crc = crc32fast::hash(&out[RECORD_CRC_BYTES..]);
+    out[..RECORD_CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
+    crc
+}
+
+/// Writes the header of the record that `out` is, but for the checksum.
+///
+/// # Panics
+/// When `out` is shorter than a header.
+pub fn write_header(kind: u8, flags: u8, extra_bytes: usize, out: &mut [u8]) {
     let body = len32(out.len() - RECORD_HEADER_BYTES);
-    let mut put = Put::new(&mut out[4..RECORD_HEADER_BYTES]);
+    let mut put = Put::new(&mut out[RECORD_CRC_BYTES..RECORD_HEADER_BYTES]);
     put.u32(body);
     put.u8(kind);
     put.u8(flags);
     put.u16(0);
     put.u32(len32(extra_bytes));
-    let crc = crc32fast::hash(&out[4..]);
-    out[..4].copy_from_slice(&crc.to_le_bytes());
-    crc
 }
 
 /// Bytes of a record.

@@ -23,7 +23,7 @@ use crate::store::Inner;
 use crate::store::checkpoint::Upkeep;
 use crate::store::inner::{Current, LogEnd, Writer};
 use crate::store::keeper::{create_slot, open_slot};
-use crate::writer::io::{pieces, sync, write_all};
+use crate::writer::io::{piece, sync, write_all};
 
 /// Most bytes of rewritten frames gathered before they are written.
 const GATHER_BYTES: usize = IO_BYTES_MAX;
@@ -327,10 +327,9 @@ async fn flush<D: Disk>(
     gathered: &mut Vec<u8>,
     pos: &mut u64,
 ) -> io::Result<()> {
-    for piece in pieces(disk, gathered) {
-        let bytes = (*piece).as_ref().len() as u64;
-        write_all(disk, file, piece, *pos).await?;
-        *pos += bytes;
+    for bytes in gathered.chunks(IO_BYTES_MAX) {
+        write_all(disk, file, piece(disk, bytes), *pos).await?;
+        *pos += bytes.len() as u64;
     }
     gathered.clear();
     Ok(())

@@ -10,8 +10,6 @@ fn put(state: &mut State, seq: u64, segment: u64, len: u32) {
         id: HookId([seq as u8; 16]),
         seq: Seq(seq),
         received_at_ms: 0,
-        tenant: b"",
-        source: b"",
         dedupe_ttl_s: 0,
         relocated: false,
     };

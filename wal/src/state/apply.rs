@@ -15,7 +15,7 @@ impl State {
     /// live moves there once the group is durable (a relocation, a second copy).
     pub fn apply_hook(
         &mut self,
-        facts: &HookFacts<'_>,
+        facts: &HookFacts,
         extra: &HookExtra<'_>,
         at: Location,
     ) -> Inserted {

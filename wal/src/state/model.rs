@@ -124,8 +124,6 @@ pub(crate) fn apply_entry(state: &mut State, lsn: Lsn, entry: &Entry) {
                 id: id_of(hook.seq),
                 seq: hook.seq,
                 received_at_ms: 1_800_000_000_000,
-                tenant: b"t",
-                source: b"s",
                 dedupe_ttl_s: 60,
                 relocated: hook.relocated,
             };

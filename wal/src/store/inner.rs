@@ -75,6 +75,9 @@ pub(crate) struct Writer<D: Disk> {
     pub(crate) cache: Cache<D>,
     pub(crate) queue: VecDeque<Record>,
     pub(crate) is_building: bool,
+    /// Records put at the queue's front since the group that is being built was begun: those of
+    /// fenced groups, older than its own, and names.
+    pub(crate) put_in_front: usize,
     /// Bytes that the last refused `try_begin` wanted.
     pub(crate) wanted_bytes: usize,
     /// The highest LSN that some frame or header written claims durable.
@@ -172,8 +175,15 @@ impl<D: Disk> Inner<D> {
     /// The group under construction was dropped or submitted.
     pub(crate) fn end_building(&self, mut entries: Vec<Entry>, queued: Vec<Record>) {
         let mut writer = self.writer.borrow_mut();
-        for record in queued.into_iter().rev() {
-            writer.queue.push_front(record);
+        // In front of what came later, behind what a fence gave back, which is older; names in
+        // front of all.
+        let (mut names, mut put_in_front) = (0, std::mem::take(&mut writer.put_in_front));
+        for record in queued {
+            let is_name = matches!(record, Record::SinkName(_));
+            let at = if is_name { names } else { put_in_front };
+            writer.queue.insert(at, record);
+            names += usize::from(is_name);
+            put_in_front += 1;
         }
         writer.is_building = false;
         if entries.capacity() > 0 && writer.spare_entries.len() < 4 {
@@ -225,6 +235,7 @@ impl<D: Disk> Writer<D> {
             cache: Cache::new(config.cache_bytes_max),
             queue: VecDeque::new(),
             is_building: false,
+            put_in_front: 0,
             wanted_bytes: 0,
             claimed,
             last_with_records: last_lsn,
@@ -241,6 +252,7 @@ impl<D: Disk> Writer<D> {
     /// its sink.
     pub(crate) fn queue(&mut self, record: Record) {
         if matches!(record, Record::SinkName(_)) {
+            self.put_in_front += 1;
             self.queue.push_front(record);
         } else {
             self.queue.push_back(record);

@@ -207,6 +207,31 @@ impl<D: Disk> Store<D> {
         self.inner.begin(planned_bytes, first_bytes, purpose)
     }
 
+    /// The same as [`Store::try_begin_with`] while as many groups as may be are in flight: this
+    /// one is built meanwhile and submitted once [`Store::poll_submit`] says so.
+    pub fn try_begin_ahead(
+        &self,
+        planned_bytes: usize,
+        first_bytes: usize,
+    ) -> Option<GroupBuilder<D>> {
+        let purpose = submit::Purpose::Ahead;
+        self.inner.begin(planned_bytes, first_bytes, purpose)
+    }
+
+    /// Ready when the group may be submitted, needed for one that was held over an await or begun
+    /// ahead. False: a fence or the end of the store overtook it, and it must be dropped; nothing
+    /// of it was applied or written. One caller, the same as of [`Store::poll_ready`].
+    pub fn poll_submit(&self, group: &GroupBuilder<D>, cx: &mut Context<'_>) -> Poll<bool> {
+        match self.inner.can_submit(group) {
+            None => Poll::Ready(false),
+            Some(true) => Poll::Ready(true),
+            Some(false) => {
+                self.inner.writer.borrow_mut().ready_waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
     /// Applies the group and starts its write. It is durable only once it settles so.
     pub fn submit(&self, group: GroupBuilder<D>) -> Lsn {
         self.inner.submit(group, false)
@@ -266,6 +291,13 @@ impl<D: Disk> Store<D> {
             writer.queue(record);
         }
         has_room
+    }
+
+    /// Whether the name of a sink waits in the queue: a group that was begun before does not have
+    /// it, so that no hook of that sink may come into it.
+    pub fn has_names_queued(&self) -> bool {
+        let writer = self.inner.writer.borrow();
+        matches!(writer.queue.front(), Some(Record::SinkName(_)))
     }
 
     /// Records waiting in the queue.

@@ -5,19 +5,21 @@ use std::rc::Rc;
 
 use super::fence;
 use super::inner::{Applied, Inner};
-use crate::disk::Disk;
+use crate::disk::{Disk, IO_BYTES_MAX};
 use crate::host::TaskClass;
 use crate::ids::Lsn;
 use crate::mutations;
 use crate::record::Record;
-use crate::writer::io::{sync, write_all};
+use crate::writer::cache::GroupBytes;
+use crate::writer::io::{piece, sync, write_all};
 use crate::writer::pipeline::{Pipeline, Step};
 
 /// What the I/O of a group needs.
 pub(crate) struct GroupIo<D: Disk> {
     pub(crate) lsn: Lsn,
     pub(crate) file: D::File,
-    pub(crate) writes: Vec<Rc<D::Buf>>,
+    /// What is written, segment header included.
+    pub(crate) bytes: GroupBytes<D>,
     pub(crate) pos: u64,
     pub(crate) started_us: u64,
 }
@@ -49,11 +51,20 @@ async fn write_and_sync<D: Disk>(inner: &Inner<D>, io: &GroupIo<D>) -> io::Resul
 }
 
 async fn write<D: Disk>(inner: &Inner<D>, io: &GroupIo<D>) -> io::Result<()> {
+    let large = match &io.bytes {
+        GroupBytes::Aligned(buf, _) => {
+            inner.check_not_frozen()?;
+            return write_all(&inner.disk, &io.file, Rc::clone(buf), io.pos).await;
+        }
+        GroupBytes::Large(bytes, _) => bytes,
+    };
     let mut pos = io.pos;
-    for buf in &io.writes {
+    for bytes in large.chunks(IO_BYTES_MAX) {
         inner.check_not_frozen()?;
-        write_all(&inner.disk, &io.file, Rc::clone(buf), pos).await?;
-        pos += (**buf).as_ref().len() as u64;
+        // Copied when its turn comes: all at once would hold the core.
+        let buf = piece(&inner.disk, bytes);
+        write_all(&inner.disk, &io.file, buf, pos).await?;
+        pos += bytes.len() as u64;
     }
     if io.pos == 0 {
         mutations::point("segment.header_written");
@@ -152,11 +163,13 @@ impl<D: Disk> Inner<D> {
                 } else if let Record::SinkName(_) = record {
                     names.push(record);
                 } else if is_kept_through_a_fence(&record) {
+                    writer.put_in_front += 1;
                     writer.queue.push_front(record);
                 }
             }
         }
         for record in names {
+            writer.put_in_front += 1;
             writer.queue.push_front(record);
         }
         if Pipeline::undo_above(durable) < durable

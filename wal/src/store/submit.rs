@@ -10,7 +10,8 @@ use crate::error::Refusal;
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader};
 use crate::format::record::RECORD_HEADER_BYTES;
 use crate::format::segment::{Cut, SEGMENT_DATA_OFFSET, SegmentHeader};
-use crate::format::{Envelope, padded, record as codec};
+use crate::format::envelope::facts_of;
+use crate::format::{padded, record as codec};
 use crate::host::TaskClass;
 use crate::ids::{Lsn, SegmentId, SinkNo};
 use crate::mutations;
@@ -19,13 +20,14 @@ use crate::slots::SlotUse;
 use crate::writer::GroupBuilder;
 use crate::writer::cache::GroupBytes;
 use crate::writer::group::Body;
-use crate::writer::io::pieces;
 
 /// What a group is begun for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// The store's one caller.
     Caller,
+    /// The same, to be built while as many groups as may be are in flight.
+    Ahead,
     /// An empty frame that claims.
     Claim,
     /// Live hooks of an old segment.
@@ -93,13 +95,16 @@ impl<D: Disk> Inner<D> {
         purpose: Purpose,
     ) -> Option<GroupBuilder<D>> {
         let mut writer = self.writer.borrow_mut();
+        let is_callers = matches!(purpose, Purpose::Caller | Purpose::Ahead);
         if purpose == Purpose::Caller {
             writer.wanted_bytes = planned;
         }
-        if self.is_closed.get() && matches!(purpose, Purpose::Caller | Purpose::Relocation)
-            || writer.is_building
-            || !writer.pipeline.has_room()
-        {
+        let has_room = match purpose {
+            Purpose::Ahead => !writer.pipeline.is_frozen(),
+            _ => writer.pipeline.has_room(),
+        };
+        let is_own = matches!(purpose, Purpose::Claim | Purpose::Closing);
+        if self.is_closed.get() && !is_own || writer.is_building || !has_room {
             return None;
         }
         let need = writer.need(planned);
@@ -109,10 +114,11 @@ impl<D: Disk> Inner<D> {
                 return None;
             }
         }
-        if purpose == Purpose::Caller {
+        if is_callers {
             writer.wanted_bytes = 0;
         }
         writer.is_building = true;
+        writer.put_in_front = 0;
         let headroom = if writer.current.is_header_due {
             BLOCK_BYTES
         } else {
@@ -127,14 +133,16 @@ impl<D: Disk> Inner<D> {
         let limit = limit / BLOCK_BYTES * BLOCK_BYTES;
         let (queued, queued_bytes) = match purpose {
             Purpose::Claim | Purpose::Relocation => (Vec::new(), 0),
-            Purpose::Caller | Purpose::Closing => {
+            Purpose::Caller | Purpose::Ahead | Purpose::Closing => {
                 self.take_queued(&mut writer, planned.max(first), first, limit)
             }
         };
         let entries = writer.spare_entries.pop().unwrap_or_default();
+        let segment = writer.current.segment;
         drop(writer);
         let planned = queued_bytes + planned;
         let mut group = GroupBuilder::new(Rc::clone(self), planned, headroom, limit, room, entries);
+        group.segment = segment;
         for record in queued {
             group.record_from_queue(record);
         }
@@ -240,10 +248,24 @@ impl<D: Disk> Inner<D> {
         }
     }
 
+    /// Whether a group that was begun may be submitted; `None`: a fence or the end of the store
+    /// overtook it.
+    pub(crate) fn can_submit(&self, group: &GroupBuilder<D>) -> Option<bool> {
+        let writer = self.writer.borrow();
+        let is_lost = writer.pipeline.is_frozen()
+            || writer.current.segment != group.segment
+            || self.is_closed.get();
+        (!is_lost).then(|| writer.pipeline.has_room())
+    }
+
     pub(crate) fn submit(self: &Rc<Self>, mut group: GroupBuilder<D>, is_internal: bool) -> Lsn {
         assert!(Rc::ptr_eq(self, group.store()), "a group of another store");
         let now_us = self.host.mono_us();
         let mut writer = self.writer.borrow_mut();
+        assert_eq!(
+            writer.current.segment, group.segment,
+            "a group that a fence overtook"
+        );
         let lsn = writer.pipeline.submit(now_us, is_internal);
         let frame_bytes = padded(group.end);
         let pos = writer.current.pos;
@@ -253,19 +275,19 @@ impl<D: Disk> Inner<D> {
         );
         self.finish_frame(&writer, &mut group, lsn);
         let total = group.start + frame_bytes;
-        let (bytes, writes) = self.seal_body(&mut group, total);
+        let bytes = seal_body(&mut group, total);
         let end = LogEnd {
             segment: writer.current.segment,
             offset: pos + frame_bytes as u64,
             lsn,
         };
         let claims = writer.pipeline.durable();
-        let applied = self.apply(&mut group, &bytes, end, pos, claims);
+        let applied = self.apply(&mut group, bytes.frame(), end, pos, claims);
         if !group.entries.is_empty() {
             writer.last_with_records = lsn;
         }
         writer.applied.push_back(applied);
-        writer.cache.push(end.segment, pos, lsn, bytes);
+        writer.cache.push(end.segment, pos, lsn, bytes.clone());
         writer.current.pos = end.offset;
         writer.current.is_header_due = false;
         writer.since_checkpoint.0 += total as u64;
@@ -275,7 +297,7 @@ impl<D: Disk> Inner<D> {
         let io = settle::GroupIo {
             lsn,
             file: writer.current.file.clone(),
-            writes,
+            bytes,
             pos: pos - group.start as u64,
             started_us: now_us,
         };
@@ -315,37 +337,15 @@ impl<D: Disk> Inner<D> {
         }
     }
 
-    /// The frame as it is kept for reads, and as it is written.
-    fn seal_body(
-        &self,
-        group: &mut GroupBuilder<D>,
-        total: usize,
-    ) -> (GroupBytes<D>, Vec<Rc<D::Buf>>) {
-        match group.body.take() {
-            Some(Body::Aligned(mut buf)) => {
-                buf.truncate(total);
-                let buf = Rc::new(buf);
-                (GroupBytes::Aligned(Rc::clone(&buf), group.start), vec![buf])
-            }
-            Some(Body::Large(mut bytes)) => {
-                bytes.truncate(total);
-                let writes = pieces(&self.disk, &bytes);
-                (GroupBytes::Large(Rc::new(bytes), group.start), writes)
-            }
-            None => (GroupBytes::Large(Rc::new(Vec::new()), 0), Vec::new()),
-        }
-    }
-
     /// Applies the group's records to the state, in order.
     fn apply(
         &self,
         group: &mut GroupBuilder<D>,
-        bytes: &GroupBytes<D>,
+        frame: &[u8],
         end: LogEnd,
         pos: u64,
         claims: Lsn,
     ) -> Applied {
-        let frame = bytes.frame();
         let mut state = self.state.borrow_mut();
         let mut sinks: Vec<SinkNo> = Vec::new();
         let mut applied = Applied {
@@ -366,11 +366,8 @@ impl<D: Disk> Inner<D> {
             let from = entry.offset as usize + RECORD_HEADER_BYTES;
             let body = &frame[from..(entry.offset + entry.len) as usize];
             let (extra, envelope) = body.split_at(entry.extra_or_index as usize);
-            let parsed = (
-                codec::decode_extra(extra, &mut sinks),
-                Envelope::parse(envelope),
-            );
-            let (Ok(extra), Ok(envelope)) = parsed else {
+            let parsed = (codec::decode_extra(extra, &mut sinks), facts_of(envelope));
+            let (Ok(extra), Ok(facts)) = parsed else {
                 unreachable!("a hook that was encoded here does not decode");
             };
             let at = Location {
@@ -379,12 +376,27 @@ impl<D: Disk> Inner<D> {
                 len: entry.len,
                 lsn: end.lsn,
             };
-            state.apply_hook(&envelope.facts(false), &extra, at);
+            state.apply_hook(&facts, &extra, at);
             if mutations::is("undo_at_mark") {
-                applied.hooks.push(envelope.seq);
+                applied.hooks.push(facts.seq);
             }
         }
         applied
+    }
+}
+
+/// The frame as it is written, and kept for reads.
+fn seal_body<D: Disk>(group: &mut GroupBuilder<D>, total: usize) -> GroupBytes<D> {
+    match group.body.take() {
+        Some(Body::Aligned(mut buf)) => {
+            buf.truncate(total);
+            GroupBytes::Aligned(Rc::new(buf), group.start)
+        }
+        Some(Body::Large(mut bytes)) => {
+            bytes.truncate(total);
+            GroupBytes::Large(Rc::new(bytes), group.start)
+        }
+        None => GroupBytes::Large(Rc::new(Vec::new()), 0),
     }
 }
 

@@ -8,9 +8,10 @@ use std::rc::Rc;
 use crate::disk::{BLOCK_BYTES, Disk, IO_BYTES_MAX};
 use crate::format::frame::{FRAME_HEADER_BYTES, PayloadSum};
 use crate::format::record::{self as codec, RECORD_FLAG_RELOCATED, RECORD_HEADER_BYTES, kind};
-use crate::format::{envelope, padded};
+use crate::format::envelope::{self, Envelope, EnvelopeLen};
+use crate::format::padded;
 use crate::hook::{HookDraft, HookExtra};
-use crate::ids::Seq;
+use crate::ids::{SegmentId, Seq};
 use crate::record::Record;
 use crate::store::inner::Inner;
 
@@ -62,6 +63,8 @@ pub(crate) struct Entry {
 /// skipped.
 pub struct GroupBuilder<D: Disk> {
     inner: Rc<Inner<D>>,
+    /// The segment it goes to, or to none: a fence starts another.
+    pub(crate) segment: SegmentId,
     pub(crate) body: Option<Body<D>>,
     /// Where the frame starts in the body: a block of headroom when a segment header goes out
     /// with it.
@@ -77,6 +80,26 @@ pub struct GroupBuilder<D: Disk> {
     pub(crate) sum: PayloadSum,
     /// How many of `others`, from the first, came from the store's queue.
     from_queue: usize,
+    /// A hook whose body is not all there yet.
+    partial: Option<Partial>,
+}
+
+/// A hook that is added in steps.
+struct Partial {
+    seq: Seq,
+    extra_bytes: usize,
+    len: usize,
+    /// Bytes of the record that are written.
+    filled: usize,
+    /// Of the record so far.
+    crc: crc32fast::Hasher,
+}
+
+/// Writes the extra part and what precedes the body, after room for the record's header.
+fn encode_hook_head(draft: &HookDraft<'_>, seq: Seq, len: &EnvelopeLen, out: &mut [u8]) {
+    let out = &mut out[RECORD_HEADER_BYTES..];
+    let extra_bytes = codec::encode_extra(&draft.extra, out);
+    envelope::encode_head(draft, len, seq, &mut out[extra_bytes..]);
 }
 
 impl<D: Disk> GroupBuilder<D> {
@@ -103,6 +126,7 @@ impl<D: Disk> GroupBuilder<D> {
         };
         GroupBuilder {
             inner,
+            segment: SegmentId::default(),
             body: Some(body),
             start: headroom,
             end: FRAME_HEADER_BYTES,
@@ -112,6 +136,7 @@ impl<D: Disk> GroupBuilder<D> {
             others: Vec::new(),
             sum: PayloadSum::default(),
             from_queue: 0,
+            partial: None,
         }
     }
 
@@ -135,14 +160,70 @@ impl<D: Disk> GroupBuilder<D> {
     pub fn hook(&mut self, draft: &HookDraft<'_>) -> Seq {
         let seq = self.inner.take_seq();
         let extra_bytes = codec::extra_len(&draft.extra);
-        let len = RECORD_HEADER_BYTES + extra_bytes + envelope::encoded_len(draft);
+        let envelope = EnvelopeLen::of(draft);
+        let head = RECORD_HEADER_BYTES + extra_bytes + envelope.head;
+        let len = head + draft.body.len();
         let out = self.room(len);
-        codec::encode_extra(&draft.extra, &mut out[RECORD_HEADER_BYTES..]);
-        let written = envelope::encode(draft, seq, &mut out[RECORD_HEADER_BYTES + extra_bytes..]);
-        assert_eq!(RECORD_HEADER_BYTES + extra_bytes + written, len);
+        encode_hook_head(draft, seq, &envelope, &mut out[..head]);
+        out[head..].copy_from_slice(draft.body);
         let crc = codec::seal(kind::HOOK, 0, extra_bytes, out);
         self.push(crc, len, extra_bytes, Some(seq));
         seq
+    }
+
+    /// Like [`GroupBuilder::hook`], but for the body, which [`GroupBuilder::hook_step`] copies and
+    /// checksums in steps: between two of them others may have the core. Until the last step the
+    /// hook is not in the group, and nothing else may be added.
+    ///
+    /// # Panics
+    /// When the record does not [fit](GroupBuilder::fits).
+    pub fn hook_begin(&mut self, draft: &HookDraft<'_>) -> Seq {
+        let seq = self.inner.take_seq();
+        let extra_bytes = codec::extra_len(&draft.extra);
+        let envelope = EnvelopeLen::of(draft);
+        let head = RECORD_HEADER_BYTES + extra_bytes + envelope.head;
+        let len = head + draft.body.len();
+        let out = self.room(len);
+        encode_hook_head(draft, seq, &envelope, &mut out[..head]);
+        codec::write_header(kind::HOOK, 0, extra_bytes, out);
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(&out[codec::RECORD_CRC_BYTES..head]);
+        self.partial = Some(Partial {
+            seq,
+            extra_bytes,
+            len,
+            filled: head,
+            crc,
+        });
+        seq
+    }
+
+    /// Adds the next `bytes_max` bytes of the body of the hook that was begun; its seq once all of
+    /// it is there. `body` is the draft's, whole.
+    ///
+    /// # Panics
+    /// When no hook was begun, or with another one's body.
+    pub fn hook_step(&mut self, body: &[u8], bytes_max: usize) -> Option<Seq> {
+        let Some(mut partial) = self.partial.take() else {
+            panic!("a step of no hook");
+        };
+        let done = body.len().checked_sub(partial.len - partial.filled);
+        let Some(done) = done else {
+            panic!("the body of another hook");
+        };
+        let bytes = &body[done..body.len().min(done.saturating_add(bytes_max))];
+        let out = self.room(partial.len);
+        out[partial.filled..partial.filled + bytes.len()].copy_from_slice(bytes);
+        partial.crc.update(bytes);
+        partial.filled += bytes.len();
+        if partial.filled < partial.len {
+            self.partial = Some(partial);
+            return None;
+        }
+        let crc = partial.crc.finalize();
+        out[..codec::RECORD_CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
+        self.push(crc, partial.len, partial.extra_bytes, Some(partial.seq));
+        Some(partial.seq)
     }
 
     /// Encodes a hook that already has its seq and envelope: a carried local half, a replayed
@@ -152,12 +233,8 @@ impl<D: Disk> GroupBuilder<D> {
     /// # Panics
     /// When the record does not fit, or when the envelope carries another seq.
     pub fn hook_again(&mut self, seq: Seq, envelope: &[u8], extra: &HookExtra<'_>) {
-        let at = envelope::ENVELOPE_SEQ_OFFSET;
-        assert_eq!(
-            envelope.get(at..at + 8),
-            Some(&seq.0.to_le_bytes()[..]),
-            "envelope of another seq"
-        );
+        let is_of_it = Envelope::parse(envelope).is_ok_and(|e| e.seq == seq);
+        assert!(is_of_it, "envelope of another seq");
         self.inner.raise_seq(seq.next());
         let extra_bytes = codec::extra_len(extra);
         let len = RECORD_HEADER_BYTES + extra_bytes + envelope.len();
@@ -243,6 +320,10 @@ impl<D: Disk> GroupBuilder<D> {
     }
 
     fn push(&mut self, crc: u32, len: usize, extra_or_index: usize, seq: Option<Seq>) {
+        assert!(
+            self.partial.is_none(),
+            "a record in the middle of a large hook"
+        );
         self.sum.add(crc);
         self.entries.push(Entry {
             offset: self.end as u32,

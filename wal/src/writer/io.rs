@@ -58,15 +58,10 @@ pub(crate) async fn sync<D: Disk>(disk: &D, file: &D::File, mode: SyncMode) -> i
     first
 }
 
-/// Cuts `bytes` (whole blocks) into buffers that one write takes.
-pub(crate) fn pieces<D: Disk>(disk: &D, bytes: &[u8]) -> Vec<Rc<D::Buf>> {
-    bytes
-        .chunks(crate::disk::IO_BYTES_MAX)
-        .map(|chunk| {
-            let mut buf = disk.alloc(chunk.len());
-            buf.truncate(chunk.len());
-            buf.as_mut().copy_from_slice(chunk);
-            Rc::new(buf)
-        })
-        .collect()
+/// A buffer for one write with a copy of `bytes` (whole blocks, at most what one write takes).
+pub(crate) fn piece<D: Disk>(disk: &D, bytes: &[u8]) -> Rc<D::Buf> {
+    let mut buf = disk.alloc(bytes.len());
+    buf.truncate(bytes.len());
+    buf.as_mut().copy_from_slice(bytes);
+    Rc::new(buf)
 }

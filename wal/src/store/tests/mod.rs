@@ -17,6 +17,8 @@ mod adversary;
 
 mod replayed;
 
+mod ahead;
+
 #[cfg(feature = "mutations")]
 mod mutations;
 

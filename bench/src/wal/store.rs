@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use ankusa_wal::disk::glommio::GlommioDisk;
 use ankusa_wal::{
-    CheckpointError, GroupBuilder, HookDraft, HookExtra, HookId, Outcome, Settled, Store, StoreConfig, SyncMode,
-    Verification,
+    CheckpointError, GroupBuilder, HookDraft, HookExtra, HookId, Outcome, Settled, Store,
+    StoreConfig, SyncMode, Verification,
 };
 use anyhow::{Context as _, bail};
 
@@ -181,11 +181,7 @@ impl StoreLoop {
 
     /// What the store has to say next: a group settled, or, until the time is over, the built one
     /// may go or one may be begun.
-    async fn next_event(
-        &self,
-        built: Option<&GroupBuilder<GlommioDisk>>,
-        is_over: bool,
-    ) -> Event {
+    async fn next_event(&self, built: Option<&GroupBuilder<GlommioDisk>>, is_over: bool) -> Event {
         std::future::poll_fn(|cx| {
             if let Poll::Ready(settled) = self.store.poll_settled(cx) {
                 return Poll::Ready(Event::Settled(settled));

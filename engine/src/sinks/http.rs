@@ -8,6 +8,7 @@
 //!
 //! Runs on a shard core, in the delivery's task.
 
+use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
 
@@ -44,6 +45,7 @@ pub struct HttpSink {
     timeout_ms: u64,
     response_bytes_max: usize,
     context: SinkContext,
+    destination: RefCell<Option<Rc<Destination>>>,
 }
 
 impl HttpSink {
@@ -72,6 +74,7 @@ impl HttpSink {
             timeout_ms: config.timeout_ms,
             response_bytes_max: usize::try_from(config.max_response_bytes).unwrap_or(usize::MAX),
             context: context.clone(),
+            destination: RefCell::new(None),
         })
     }
 
@@ -90,10 +93,17 @@ impl HttpSink {
         let body = delivery.hook.body;
         let stamp = stamp(host, &self.signer, &id, timestamp_s, body, true).await;
         let headers = request_headers(delivery, &self.forward, &self.own, &stamp, timestamp_s);
-        let body = Chunks::new(stamp.chunks);
+        let mut request = Some((headers, Chunks::new(stamp.chunks)));
         let mut last = Outcome::retry(Cause::Connect);
-        for ip in addresses {
-            match self.call(ip, headers.clone(), body.clone()).await {
+        let mut addresses = addresses.into_iter().peekable();
+        while let Some(ip) = addresses.next() {
+            // Copied only for another address.
+            let one = match addresses.peek() {
+                Some(_) => request.clone(),
+                None => request.take(),
+            };
+            let Some((headers, body)) = one else { break };
+            match self.call(ip, headers, body).await {
                 Ok(answer) => {
                     let retry_after = answer.headers.get(RETRY_AFTER).map(|v| v.as_bytes());
                     return judge(answer.status.as_u16(), retry_after, host.wall_ms());
@@ -139,12 +149,12 @@ impl HttpSink {
         Ok(allowed)
     }
 
-    async fn call(
-        &self,
-        ip: IpAddr,
-        headers: HeaderMap,
-        body: Chunks,
-    ) -> Result<Answer, CallError> {
+    /// The endpoint at this address; the last one asked for is kept.
+    fn destination(&self, ip: IpAddr) -> Rc<Destination> {
+        let mut last = self.destination.borrow_mut();
+        if let Some(last) = last.as_ref().filter(|last| last.ip == ip) {
+            return Rc::clone(last);
+        }
         let destination = Rc::new(Destination {
             scheme: if self.url.https {
                 Scheme::Https
@@ -158,6 +168,17 @@ impl HttpSink {
             port: self.url.port,
             ip,
         });
+        *last = Some(Rc::clone(&destination));
+        destination
+    }
+
+    async fn call(
+        &self,
+        ip: IpAddr,
+        headers: HeaderMap,
+        body: Chunks,
+    ) -> Result<Answer, CallError> {
+        let destination = self.destination(ip);
         let call = Call {
             method: self.method.clone(),
             target: self.target.clone(),

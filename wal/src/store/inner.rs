@@ -18,6 +18,7 @@ use crate::slots::{SlotNo, Slots};
 use crate::state::State;
 use crate::store::StoreStats;
 use crate::store::checkpoint::Upkeep;
+use crate::store::spans::Spans;
 use crate::writer::cache::Cache;
 use crate::writer::group::Entry;
 use crate::writer::notify::{Notify, Progress};
@@ -102,6 +103,7 @@ pub(crate) struct Inner<D: Disk> {
     pub(crate) state: RefCell<State>,
     pub(crate) writer: RefCell<Writer<D>>,
     pub(crate) slots: RefCell<Slots<D>>,
+    pub(crate) spans: Spans<D>,
     /// Wakes the housekeeping task, which must not keep the store alive.
     pub(crate) keeper: Rc<Notify>,
     /// Signalled when a group's I/O ended or a fence was left.
@@ -142,6 +144,7 @@ impl<D: Disk> Inner<D> {
             state: RefCell::new(state),
             writer: RefCell::new(writer),
             slots: RefCell::new(slots),
+            spans: Spans::default(),
             keeper: Rc::default(),
             progress: Progress::default(),
             is_fencing: Cell::new(false),

@@ -22,6 +22,8 @@ pub mod backup;
 
 mod read;
 
+mod spans;
+
 mod close;
 
 #[cfg(test)]

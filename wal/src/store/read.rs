@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::{Deref, Range};
+use std::rc::Rc;
 
 use super::Store;
 use super::inner::Inner;
@@ -16,9 +17,13 @@ use crate::writer::cache::GroupBytes;
 /// Times a read is repeated because the hook moved meanwhile.
 const MOVES_MAX: usize = 4;
 
+/// A larger record is read alone: several of them would not fit into what is read ahead.
+const ALONE_BYTES: usize = 32 << 10;
+
 enum Bytes<D: Disk> {
     Group(GroupBytes<D>),
     Buf(D::Buf),
+    Span(Rc<D::Buf>),
     Large(Vec<u8>),
 }
 
@@ -36,6 +41,7 @@ impl<D: Disk> Deref for StoredHook<D> {
         let bytes = match &self.bytes {
             Bytes::Group(group) => group.frame(),
             Bytes::Buf(buf) => buf.as_ref(),
+            Bytes::Span(buf) => (**buf).as_ref(),
             Bytes::Large(bytes) => bytes,
         };
         &bytes[self.envelope.clone()]
@@ -105,6 +111,7 @@ impl<D: Disk> Inner<D> {
         let (bytes, from) = read.map_err(failed)?;
         let slice = match &bytes {
             Bytes::Buf(buf) => buf.as_ref(),
+            Bytes::Span(buf) => (**buf).as_ref(),
             Bytes::Large(bytes) => bytes,
             Bytes::Group(group) => group.frame(),
         };
@@ -119,6 +126,11 @@ impl<D: Disk> Inner<D> {
         let start = at.offset / block * block;
         let from = (at.offset - start) as usize;
         let span = padded(from + at.len as usize);
+        if span <= ALONE_BYTES
+            && let Some((buf, begin)) = self.read_ahead(file, at.segment, start, span).await
+        {
+            return Ok((Bytes::Span(buf), from + (start - begin) as usize));
+        }
         if span <= IO_BYTES_MAX {
             let (buf, got) = self.disk.read_at(file, start, span).await?;
             if got < from + at.len as usize {

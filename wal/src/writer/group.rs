@@ -6,10 +6,10 @@
 use std::rc::Rc;
 
 use crate::disk::{BLOCK_BYTES, Disk, IO_BYTES_MAX};
-use crate::format::frame::{FRAME_HEADER_BYTES, PayloadSum};
-use crate::format::record::{self as codec, RECORD_FLAG_RELOCATED, RECORD_HEADER_BYTES, kind};
 use crate::format::envelope::{self, Envelope, EnvelopeLen};
+use crate::format::frame::{FRAME_HEADER_BYTES, PayloadSum};
 use crate::format::padded;
+use crate::format::record::{self as codec, RECORD_FLAG_RELOCATED, RECORD_HEADER_BYTES, kind};
 use crate::hook::{HookDraft, HookExtra};
 use crate::ids::{SegmentId, Seq};
 use crate::record::Record;

@@ -164,7 +164,12 @@ fn a_hook_added_in_steps_is_stored_byte_for_byte() {
         let mut ledger = Ledger::default();
         ledger.add(&[(seq, number)], bytes);
         ledger.check(&rig, "written in steps");
-        let again = open_image(1, Some(&as_seen(&rig)), SimDiskConfig::new(1), config.clone());
+        let again = open_image(
+            1,
+            Some(&as_seen(&rig)),
+            SimDiskConfig::new(1),
+            config.clone(),
+        );
         ledger.check(&again.unwrap(), "opened again");
     }
 }

@@ -186,9 +186,7 @@ impl<D: Disk> Commit<D> {
     pub async fn settle_marks(&self, within: Duration) -> bool {
         let inner = &self.inner;
         let end_us = inner.host.mono_us() + within.as_micros() as u64;
-        while inner.have_marks_moved()
-            || inner.store.durable_lsn() < inner.store.applied_lsn()
-        {
+        while inner.have_marks_moved() || inner.store.durable_lsn() < inner.store.applied_lsn() {
             if inner.host.mono_us() > end_us {
                 return false;
             }

@@ -178,15 +178,18 @@ impl<D: Disk> Inner<D> {
     /// The group under construction was dropped or submitted.
     pub(crate) fn end_building(&self, mut entries: Vec<Entry>, queued: Vec<Record>) {
         let mut writer = self.writer.borrow_mut();
+        let put_in_front = std::mem::take(&mut writer.put_in_front);
+        let is_name = |record: &Record| matches!(record, Record::SinkName(_));
+        let (names, others): (Vec<_>, Vec<_>) = queued.into_iter().partition(is_name);
         // In front of what came later, behind what a fence gave back, which is older; names in
         // front of all.
-        let (mut names, mut put_in_front) = (0, std::mem::take(&mut writer.put_in_front));
-        for record in queued {
-            let is_name = matches!(record, Record::SinkName(_));
-            let at = if is_name { names } else { put_in_front };
+        let at = put_in_front + names.len();
+        for record in names.into_iter().rev() {
+            writer.queue.push_front(record);
+        }
+        let at = at.max(writer.names_queued());
+        for record in others.into_iter().rev() {
             writer.queue.insert(at, record);
-            names += usize::from(is_name);
-            put_in_front += 1;
         }
         writer.is_building = false;
         if entries.capacity() > 0 && writer.spare_entries.len() < 4 {
@@ -260,6 +263,13 @@ impl<D: Disk> Writer<D> {
         } else {
             self.queue.push_back(record);
         }
+    }
+
+    /// Names that wait; they are in front.
+    pub(crate) fn names_queued(&self) -> usize {
+        let names = self.queue.iter();
+        let is_name = |record: &&Record| matches!(record, Record::SinkName(_));
+        names.take_while(is_name).count()
     }
 
     /// Bytes of the names that wait: they all ride in the next group.

@@ -151,7 +151,7 @@ impl<D: Disk> Inner<D> {
         // What was undone asks for no claim.
         writer.last_with_records = writer.last_with_records.min(durable);
         let groups: Vec<Applied> = writer.applied.drain(..).collect();
-        let mut names = Vec::new();
+        let (mut names, mut others) = (Vec::new(), Vec::new());
         for group in groups.into_iter().rev() {
             assert!(group.lsn > durable, "a durable group in the undo set");
             for before in group.before.iter().rev() {
@@ -163,13 +163,17 @@ impl<D: Disk> Inner<D> {
                 } else if let Record::SinkName(_) = record {
                     names.push(record);
                 } else if is_kept_through_a_fence(&record) {
-                    writer.put_in_front += 1;
-                    writer.queue.push_front(record);
+                    others.push(record);
                 }
             }
         }
+        // Names stay in front of all, also those that were queued since.
+        writer.put_in_front += names.len() + others.len();
+        let at = writer.names_queued();
+        for record in others {
+            writer.queue.insert(at, record);
+        }
         for record in names {
-            writer.put_in_front += 1;
             writer.queue.push_front(record);
         }
         if Pipeline::undo_above(durable) < durable

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod ahead;
 mod own_groups;
 
 use std::cell::Cell;
@@ -57,6 +58,10 @@ struct Rig {
 }
 
 fn rig_on(world: SimWorld, disk: SimDisk) -> Rig {
+    rig_of(world, disk, 256 << 10)
+}
+
+fn rig_of(world: SimWorld, disk: SimDisk, segment_bytes: u64) -> Rig {
     let host = world.host();
     let registry = Registry::new(MetricsConfig {
         cores: 1,
@@ -67,7 +72,7 @@ fn rig_on(world: SimWorld, disk: SimDisk) -> Rig {
     let given = Rc::new(Given::default());
     let store = StoreConfig {
         store_uuid: [5; 16],
-        segment_bytes: 256 << 10,
+        segment_bytes,
         group_bytes_max: 32 << 10,
         min_free_bytes: 0,
         ..StoreConfig::default()
@@ -112,6 +117,7 @@ fn rig() -> Rig {
 struct Post {
     id: HookId,
     sink: SinkNo,
+    body: Vec<u8>,
     settled: Cell<Option<(Seq, Verdict, Remains)>>,
 }
 
@@ -127,7 +133,7 @@ impl Item for Post {
             target: b"/",
             headers: &headers,
             content_type: b"",
-            body: &[9; 100],
+            body: &self.body,
             dedupe_key: None,
             dedupe_ttl_s: 0,
             verification: Verification::None,
@@ -139,7 +145,7 @@ impl Item for Post {
         });
     }
     fn record_bytes(&self) -> usize {
-        600
+        500 + self.body.len()
     }
     fn settle(&self, seq: Seq, verdict: Verdict, remains: Remains) {
         assert!(
@@ -154,9 +160,14 @@ impl Item for Post {
 
 impl Rig {
     fn post(&self, n: u8) -> Rc<Post> {
+        self.post_of(n, 100)
+    }
+
+    fn post_of(&self, n: u8, bytes: usize) -> Rc<Post> {
         let post = Rc::new(Post {
             id: HookId([n; 16]),
             sink: self.sink,
+            body: (0..bytes).map(|at| (at * 7 + at / 251) as u8).collect(),
             settled: Cell::new(None),
         });
         assert!(

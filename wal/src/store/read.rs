@@ -104,29 +104,50 @@ impl<D: Disk> Inner<D> {
             Some(file) => (file, false),
             None => (self.disk.open(&name).await.map_err(failed)?, true),
         };
-        let read = self.read_span(&file, at).await;
+        let mut read = self.read_record(&file, at, seq, true).await;
+        if matches!(read, Ok(Err(_))) && self.spans.forget(at.segment, at.offset) {
+            // The medium may be sound, and what was read ahead is not to be asked again.
+            read = self.read_record(&file, at, seq, false).await;
+        }
         if is_own {
             self.disk.close(file).await;
         }
-        let (bytes, from) = read.map_err(failed)?;
+        read.map_err(failed)?
+            .map_err(|what| ReadError::Damaged(damage(what, Some(name), at, seq)))
+    }
+
+    /// The hook at `at`, or what is wrong with it.
+    async fn read_record(
+        &self,
+        file: &D::File,
+        at: Location,
+        seq: Seq,
+        ahead: bool,
+    ) -> io::Result<Result<StoredHook<D>, &'static str>> {
+        let (bytes, from) = self.read_span(file, at, ahead).await?;
         let slice = match &bytes {
             Bytes::Buf(buf) => buf.as_ref(),
             Bytes::Span(buf) => (**buf).as_ref(),
             Bytes::Large(bytes) => bytes,
             Bytes::Group(group) => group.frame(),
         };
-        let envelope = envelope_range(slice, from, at.len, seq)
-            .map_err(|what| ReadError::Damaged(damage(what, Some(name), at, seq)))?;
-        Ok(StoredHook { bytes, envelope })
+        let envelope = envelope_range(slice, from, at.len, seq);
+        Ok(envelope.map(|envelope| StoredHook { bytes, envelope }))
     }
 
     /// The blocks around a record, and where the record starts in them.
-    async fn read_span(&self, file: &D::File, at: Location) -> io::Result<(Bytes<D>, usize)> {
+    async fn read_span(
+        &self,
+        file: &D::File,
+        at: Location,
+        ahead: bool,
+    ) -> io::Result<(Bytes<D>, usize)> {
         let block = BLOCK_BYTES as u64;
         let start = at.offset / block * block;
         let from = (at.offset - start) as usize;
         let span = padded(from + at.len as usize);
-        if span <= ALONE_BYTES
+        if ahead
+            && span <= ALONE_BYTES
             && let Some((buf, begin)) = self.read_ahead(file, at.segment, start, span).await
         {
             return Ok((Bytes::Span(buf), from + (start - begin) as usize));

@@ -70,6 +70,14 @@ impl<D: Disk> Spans<D> {
         Some((Rc::clone(buf), range.start))
     }
 
+    /// Drops what holds this place; false when nothing did.
+    pub(crate) fn forget(&self, segment: SegmentId, offset: u64) -> bool {
+        let mut ready = self.ready.borrow_mut();
+        let before = ready.len();
+        ready.retain(|(r, _)| r.segment != segment || offset < r.start || offset >= r.end);
+        ready.len() < before
+    }
+
     fn is_reading(&self, wanted: &Range) -> bool {
         self.reading.borrow().iter().any(|r| r.holds(wanted))
     }

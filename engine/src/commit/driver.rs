@@ -331,6 +331,9 @@ async fn sweep<D: Disk>(inner: Rc<Inner<D>>) {
         if let Some(build) = &mut *inner.build.borrow_mut() {
             committer.expire_taken(&mut build.taken, now_us);
         }
+        if !inner.store.is_fenced() {
+            committer.cut();
+        }
         drop(committer);
         inner.give_back();
     }
@@ -353,6 +356,8 @@ impl<D: Disk> Inner<D> {
             committer.refuse_waiting(Verdict::StoreUnavailable);
             drop(committer);
             self.own.borrow_mut().refuse_waiting();
+        } else {
+            self.committer.borrow_mut().cut();
         }
         if self.build.borrow().is_some() {
             self.go_on(cx);

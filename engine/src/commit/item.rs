@@ -26,6 +26,9 @@ pub enum Remains {
     Complete,
     /// It is nowhere: the claim is released and a retry stores it.
     Nothing,
+    /// Its group was fenced: it is undone, but until the cut is durable a start would find it again
+    /// if it had landed. The claim is held until [`Item::cut`].
+    Undone,
     /// At least one half was issued and one is missing: to be carried to completion.
     Carried {
         /// The local half is durable.
@@ -51,6 +54,10 @@ pub trait Item {
 
     /// Told once. Wakes the request; never blocks.
     fn settle(&self, seq: Seq, verdict: Verdict, remains: Remains);
+
+    /// Told once after it was settled as [`Remains::Undone`]: now it is nowhere, and cannot come
+    /// back.
+    fn cut(&self);
 
     /// The request's deadline passed while its commit goes on: the request is answered so, the
     /// claim stays, [`Item::settle`] still comes.

@@ -93,6 +93,8 @@ pub struct Committer {
     spare: Vec<Vec<Entry>>,
     /// What was admitted to the log and is settled for good: records, bytes.
     freed: (u64, u64),
+    /// Undone by a fence whose cut is not durable yet: at most what was in flight.
+    undone: Vec<Rc<dyn Item>>,
 }
 
 /// A group that is being put together: the hooks taken from the queue, with their seqs.
@@ -150,6 +152,7 @@ impl Committer {
             last_local: Lsn(0),
             spare: Vec::new(),
             freed: (0, 0),
+            undone: Vec::new(),
         }
     }
 
@@ -310,9 +313,19 @@ impl Committer {
             }
             if join(entry, group.local, group.floor, &mut self.freed, carry) {
                 group.unsettled -= 1;
+                if entry.is_undone(group.local) {
+                    self.undone.push(Rc::clone(&entry.item));
+                }
             }
         }
         self.drop_settled();
+    }
+
+    /// The store is not fenced, so whatever was undone is behind a durable cut.
+    pub fn cut(&mut self) {
+        for item in self.undone.drain(..) {
+            item.cut();
+        }
     }
 
     /// The log's answer for one record. What the group learns from it, when it was one that the
@@ -437,6 +450,13 @@ impl Committer {
     }
 }
 
+impl Entry {
+    /// Without a log half nothing carries what a fence undid.
+    fn is_undone(&self, local: Half) -> bool {
+        local == Half::Failed && self.log == Half::Absent
+    }
+}
+
 fn abandon_if_late(entry: &mut Entry, limits: &QueueLimits, now_us: u64, verdict: Verdict) {
     let is_late = now_us.saturating_sub(entry.since_us) >= limits.deadline_us;
     if is_late && !entry.settled && !entry.abandoned {
@@ -477,7 +497,7 @@ fn join(
             floor,
             bytes: entry.bytes,
         }),
-        Remains::Complete | Remains::Nothing => {
+        Remains::Complete | Remains::Undone | Remains::Nothing => {
             free(freed, entry.log != Half::Absent, entry.bytes);
         }
     }
@@ -491,7 +511,7 @@ fn decide(local: Half, log: Half) -> (Verdict, Remains) {
     match (local, log) {
         (Half::Done, Half::Done | Half::Absent) => (Verdict::Committed, Remains::Complete),
         (Half::Done, _) => (Verdict::IntakeUnavailable, carried(true, false)),
-        (_, Half::Absent) => (Verdict::StoreUnavailable, Remains::Nothing),
+        (_, Half::Absent) => (Verdict::StoreUnavailable, Remains::Undone),
         (_, Half::Done) => (Verdict::StoreUnavailable, carried(false, true)),
         (_, _) if mutations::is("assume_failed_absent") => {
             (Verdict::StoreUnavailable, Remains::Nothing)

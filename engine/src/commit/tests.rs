@@ -4,13 +4,14 @@
 
 use super::*;
 use ankusa_wal::hook::HookDraft;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 #[derive(Default)]
 struct Probe {
     bytes: usize,
     settled: RefCell<Vec<(Seq, Verdict, Remains)>>,
     abandoned: RefCell<u32>,
+    cuts: Cell<u32>,
 }
 
 impl Item for Probe {
@@ -20,6 +21,9 @@ impl Item for Probe {
     }
     fn settle(&self, seq: Seq, verdict: Verdict, remains: Remains) {
         self.settled.borrow_mut().push((seq, verdict, remains));
+    }
+    fn cut(&self) {
+        self.cuts.set(self.cuts.get() + 1);
     }
     fn abandon(&self, _verdict: Verdict) {
         *self.abandoned.borrow_mut() += 1;
@@ -96,8 +100,12 @@ fn a_fenced_group_in_disk_mode_leaves_nothing_and_is_not_delivered() {
     );
     assert_eq!(
         *p.settled.borrow(),
-        [(Seq(7), Verdict::StoreUnavailable, Remains::Nothing)]
+        [(Seq(7), Verdict::StoreUnavailable, Remains::Undone)]
     );
+    assert_eq!(p.cuts.get(), 0, "the cut is not durable yet");
+    c.cut();
+    c.cut();
+    assert_eq!(p.cuts.get(), 1, "told once");
 }
 
 #[test]

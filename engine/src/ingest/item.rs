@@ -181,10 +181,17 @@ impl Item for IngestItem {
             match remains {
                 Remains::Complete => self.promote(claim),
                 Remains::Nothing => self.desk.release(claim),
+                Remains::Undone => {}
                 Remains::Carried { local, log } => self.hold(claim, local || log),
             }
         }
         self.tell(verdict);
+    }
+
+    fn cut(&self) {
+        if let Some(claim) = self.claim {
+            self.desk.release(claim);
+        }
     }
 
     fn abandon(&self, verdict: Verdict) {

@@ -8,7 +8,7 @@ mod own_groups;
 use std::cell::Cell;
 use std::time::Duration;
 
-use ankusa_wal::disk::sim::{Fate, Fault, FaultPlan, OpKind, SimDisk, SimDiskConfig};
+use ankusa_wal::disk::sim::{CrashMode, Fate, Fault, FaultPlan, OpKind, SimDisk, SimDiskConfig};
 use ankusa_wal::hook::{HookDraft, HookExtra};
 use ankusa_wal::sim::{SimHost, SimWorld};
 use ankusa_wal::{Envelope, HookId, SinkName, Verification};
@@ -119,6 +119,7 @@ struct Post {
     sink: SinkNo,
     body: Vec<u8>,
     settled: Cell<Option<(Seq, Verdict, Remains)>>,
+    cut: Cell<bool>,
 }
 
 impl Item for Post {
@@ -155,6 +156,9 @@ impl Item for Post {
             "settled twice"
         );
     }
+    fn cut(&self) {
+        assert!(!self.cut.replace(true), "cut twice");
+    }
     fn abandon(&self, _verdict: Verdict) {}
 }
 
@@ -169,6 +173,7 @@ impl Rig {
             sink: self.sink,
             body: (0..bytes).map(|at| (at * 7 + at / 251) as u8).collect(),
             settled: Cell::new(None),
+            cut: Cell::new(false),
         });
         assert!(
             self.shard
@@ -263,7 +268,7 @@ fn a_failed_fsync_is_fenced_nothing_is_acked_its_hooks_are_undone_and_the_retry_
     let post = rig.post(1);
     rig.run_ms(20);
     assert_eq!(rig.verdict(&post), Some(Verdict::StoreUnavailable));
-    assert_eq!(post.settled.get().unwrap().2, Remains::Nothing);
+    assert_eq!(post.settled.get().unwrap().2, Remains::Undone);
     assert!(!rig.is_live(1));
     rig.run_ms(2_000);
     assert!(
@@ -306,6 +311,38 @@ fn a_failed_fsync_undoes_only_groups_no_fsync_covered_an_acked_group_keeps_its_r
     }
     assert!(!acked.contains(&2), "its sync failed");
     assert!(!rig.given.0.borrow().contains(&HookId([2; 16])));
+}
+
+/// Whether a start after a power cut now would find hook `n`.
+fn is_found_by_a_start(rig: &Rig, n: u8, mode: &CrashMode) -> bool {
+    let image = rig.disk.snapshot().image(mode);
+    let world = SimWorld::new(2).in_order();
+    let disk = SimDisk::with_image(&world, SimDiskConfig::new(2), &image);
+    rig_on(world, disk).is_live(n)
+}
+
+/// Found by the simulation (seed 305): the key of a fenced hook was free at once, its retry was
+/// stored by another core, and the node died before the cut was durable. The fenced group had
+/// landed, and there were two hooks of one key.
+#[test]
+fn a_fenced_hook_keeps_its_claim_until_the_cut_is_durable() {
+    let rig = rig();
+    rig.run_ms(500);
+    let done = rig.disk.log().len() as u64;
+    // Its write lands, its sync fails, and so does all that would cut it off.
+    rig.disk
+        .set_faults(FaultPlan::none().during(done + 1..u64::MAX, Fault::EIO));
+    let post = rig.post(1);
+    rig.run_ms(3_000);
+    assert_eq!(post.settled.get().unwrap().2, Remains::Undone);
+    assert!(rig.shard.store.is_fenced());
+    assert!(is_found_by_a_start(&rig, 1, &CrashMode::EVERYTHING));
+    assert!(!post.cut.get(), "so nobody else may store its key");
+    rig.disk.set_faults(FaultPlan::none());
+    rig.world.run_until(|| post.cut.get()).unwrap();
+    for mode in [&CrashMode::NOTHING, &CrashMode::EVERYTHING] {
+        assert!(!is_found_by_a_start(&rig, 1, mode));
+    }
 }
 
 #[test]

@@ -144,7 +144,7 @@ impl Item for Post {
         };
         match remains {
             Remains::Complete => self.fleet.promote(claim, 60, 0),
-            Remains::Nothing => self.fleet.give_up(claim, 0),
+            Remains::Nothing | Remains::Undone => self.fleet.give_up(claim, 0),
             Remains::Carried { .. } => {
                 if self.log.hold(self.id, held) == Hold::Completed {
                     self.fleet.promote(claim, 60, 0);
@@ -153,6 +153,7 @@ impl Item for Post {
         }
         assert!(self.settled.replace(Some((seq, verdict))).is_none());
     }
+    fn cut(&self) {}
     fn abandon(&self, _verdict: Verdict) {}
 }
 

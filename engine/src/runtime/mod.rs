@@ -7,6 +7,8 @@
 //!
 //! Runs on a shard core.
 
+mod pulse;
+
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -149,8 +151,11 @@ where
         .spawn(move || {
             let main = main();
             async move {
-                // NOTE: the first timer of an executor can be tens of milliseconds late.
-                glommio::timer::sleep(Duration::from_micros(10)).await;
+                // NOTE: the first timer of an executor can be tens of milliseconds late, and nobody
+                // may wait for it alone: an executor with nothing else to do was seen not to wake.
+                let first = glommio::timer::sleep(Duration::from_micros(10));
+                glommio::spawn_local(first).detach();
+                glommio::spawn_local(pulse::follow()).detach();
                 main.await
             }
         })

@@ -7,7 +7,7 @@
 //!
 //! Runs on a shard core.
 
-mod pulse;
+pub(crate) mod pulse;
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -151,10 +151,8 @@ where
         .spawn(move || {
             let main = main();
             async move {
-                // NOTE: the first timer of an executor can be tens of milliseconds late, and nobody
-                // may wait for it alone: an executor with nothing else to do was seen not to wake.
-                let first = glommio::timer::sleep(Duration::from_micros(10));
-                glommio::spawn_local(first).detach();
+                // NOTE: the first timer of an executor can be tens of milliseconds late.
+                glommio::spawn_local(glommio::timer::sleep(Duration::from_micros(10))).detach();
                 glommio::spawn_local(pulse::follow()).detach();
                 main.await
             }

@@ -62,7 +62,6 @@ impl Handler for Answer201 {
 pub fn serve(core: usize) -> anyhow::Result<()> {
     let executor = LocalExecutorBuilder::new(Placement::Fixed(core))
         .name("bare")
-        .preempt_timer(SLICE)
         .make()
         .map_err(|e| anyhow::anyhow!("cannot start an executor on core {core}: {e}"))?;
     executor.run(async move {

@@ -1,7 +1,7 @@
 //! The node's side of [`ankusa_wal::Host`]: one glommio executor per core.
 //!
 //! With the disk and the sockets this is one of the few places that name glommio. Task queues
-//! keep classes of work apart; all but maintenance ask for latency, because only a queue that
+//! keep classes of work apart; all of them ask for latency, because only a queue that
 //! does is preempted for, and only into such a queue a wake from another thread arrives within
 //! a millisecond on a busy core.
 //!
@@ -19,6 +19,9 @@ use glommio::{Latency, LocalExecutorBuilder, Placement, Shares, TaskQueueHandle}
 
 /// How long a task may run before the executor wants it to yield.
 pub const SLICE: Duration = Duration::from_millis(1);
+
+/// How long an executor's own queue may run: there is nothing in it but what [`spawn_core`] starts.
+const BOOTSTRAP: Duration = Duration::from_secs(10);
 
 /// Time, tasks and randomness of the glommio core this is created on.
 pub struct CoreHost {
@@ -42,7 +45,7 @@ impl CoreHost {
                 queue(1000, urgent, "ingest"),
                 queue(1000, urgent, "commit"),
                 queue(400, urgent, "dispatch"),
-                queue(100, Latency::NotImportant, "maintenance"),
+                queue(100, urgent, "maintenance"),
             ],
             random: Cell::new(seed | 1),
         })
@@ -147,14 +150,22 @@ where
     };
     LocalExecutorBuilder::new(placement)
         .name(name)
-        .preempt_timer(SLICE)
+        // IMPORTANT: long. A thread that loses its CPU for longer than this before it ran its very
+        // first task sleeps forever, see [`pulse`]. Every queue with work of ours has its own slice.
+        .preempt_timer(BOOTSTRAP)
         .spawn(move || {
             let main = main();
             async move {
+                pulse::follow();
                 // NOTE: the first timer of an executor can be tens of milliseconds late.
                 glommio::spawn_local(glommio::timer::sleep(Duration::from_micros(10))).detach();
-                glommio::spawn_local(pulse::follow()).detach();
-                main.await
+                let urgent = Latency::Matters(SLICE);
+                let queue =
+                    glommio::executor().create_task_queue(Shares::Static(1000), urgent, "main");
+                match glommio::spawn_local_into(main, queue) {
+                    Ok(main) => main.await,
+                    Err(gone) => unreachable!("the queue was made just now: {gone}"),
+                }
             }
         })
         .map_err(|e| format!("cannot start core {name}: {e}"))

@@ -92,7 +92,7 @@ struct Run<'a> {
     backed_up: Option<u64>,
     /// Deliveries that may come again.
     allowed: u64,
-    /// Acked when the log was last made anew: they need not be in it.
+    /// Acked when the log was last made anew, and delivered at once: they need not be in it.
     before: BTreeSet<String>,
     /// How often it was.
     anew: u64,

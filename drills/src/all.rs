@@ -109,6 +109,12 @@ fn parts(plan: &AllPlan) -> Result<Vec<Part>> {
         what,
         command: words.iter().map(|word| (*word).to_owned()).collect(),
     };
+    let dual = |name: &'static str, what, words: &[&str]| {
+        let mut part = simulated(name, what, words);
+        part.command.extend(["--binary".into(), binary.clone()]);
+        part
+    };
+    let dual_kills = scaled(12);
     let (kills, cuts, cycles) = (scaled(20), scaled(20), scaled(10));
     let (history, seeds) = (scaled(60), scaled(2000));
     Ok(vec![
@@ -123,6 +129,30 @@ fn parts(plan: &AllPlan) -> Result<Vec<Part>> {
             "The process is killed (SIGKILL) under load: at random moments, in the middle \
              of a commit, and during its own start, twice in a row.",
             &["--seed", &seed, "--kills", &kills],
+        ),
+        dual(
+            "kill-dual",
+            "Every event also goes into a replicated log before it is acknowledged. The process is \
+             killed under load, during its start, in the middle of a backup, a restore and a recovery; \
+             or the whole host is lost with its disk, and made whole again from a backup and the log, \
+             or from the log alone.",
+            &[
+                "kill",
+                "--dual",
+                "--seed",
+                &seed,
+                "--kills",
+                &dual_kills,
+                "--acked",
+                "400",
+            ],
+        ),
+        dual(
+            "broker",
+            "The replicated log is on three real Kafka brokers (`drills/kafka up separate` first), \
+             which are killed, paused and moved, and whose topic is changed, emptied and made again. \
+             Nothing may be acknowledged while they cannot confirm it.",
+            &["broker"],
         ),
         live(
             "power-fuse",

@@ -173,7 +173,11 @@ struct ShardSink {
 }
 
 impl Target for ShardSink {
-    fn deliver<'a>(&'a self, envelope: &'a [u8]) -> Attempt<'a> {
+    fn deliver<'a>(
+        &'a self,
+        envelope: &'a [u8],
+        _replay: Option<ankusa_engine::replay::ReplayId>,
+    ) -> Attempt<'a> {
         Box::pin(self.sinks.attempt(self.shard, self.sink, envelope))
     }
 }

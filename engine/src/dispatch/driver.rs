@@ -27,10 +27,12 @@ use super::deadlines::Deadlines;
 use super::gauges::Gauges;
 use super::lanes::{LaneConfig, LaneState, TenantNo};
 use super::plan::{Plan, SinkTable};
+use super::replayed::Replayed;
 use super::scheduler::{Decision, Limits, Scheduler, Start};
 use super::verdict::{DeadReason, Outcome, Verdict};
 use crate::log_limited;
 use crate::metrics::{CoreMetrics, DeliveryResult, Metric};
+use crate::replay::ReplayId;
 
 /// How often deadlines of attempts are looked at while some are in flight.
 const SWEEP_MS: u64 = 200;
@@ -67,6 +69,7 @@ struct Inner<B: Backlog> {
     /// however long nobody comes to it.
     durable: RefCell<VecDeque<(Seq, Seq)>>,
     deadlines: Deadlines,
+    replayed: Replayed,
     is_woken: Cell<bool>,
     waker: RefCell<Option<Waker>>,
     is_stopping: Cell<bool>,
@@ -94,6 +97,7 @@ impl<B: Backlog + 'static> Dispatch<B> {
                 tenants: RefCell::default(),
                 durable: RefCell::default(),
                 deadlines: Deadlines::default(),
+                replayed: Replayed::default(),
                 is_woken: Cell::new(false),
                 waker: RefCell::new(None),
                 is_stopping: Cell::new(false),
@@ -123,6 +127,12 @@ impl<B: Backlog + 'static> Dispatch<B> {
         }
         drop(ranges);
         self.inner.wake();
+    }
+
+    /// A replay made the hook's row of this sink due again: deliver it, and name the replay.
+    pub fn replayed(&self, seq: Seq, sink: SinkNo, replay: ReplayId) {
+        self.inner.replayed.note(seq, sink, replay);
+        self.durable(seq);
     }
 
     /// Other sinks from now on (reload). Rows, breakers and attempts in flight stay.
@@ -469,9 +479,10 @@ impl<B: Backlog + 'static> Inner<B> {
                 };
             }
         };
+        let replay = self.replayed.of(seq, start.sink);
         let outcome = self
             .deadlines
-            .bound(deadline_ms, plan.target.deliver(&bytes))
+            .bound(deadline_ms, plan.target.deliver(&bytes, replay))
             .await
             .unwrap_or(Outcome::Retry { after_ms: None });
         let result = match outcome {
@@ -517,6 +528,9 @@ impl<B: Backlog + 'static> Inner<B> {
         }
         let seq_now = self.backlog.seq_of(row);
         if seq_now != seq {
+            if let Some(seq) = seq {
+                self.replayed.forget(seq, sink);
+            }
             // IMPORTANT: the row was finished from elsewhere and its number names another hook by
             // now: what became of the first says nothing of that one, which is to be taken up.
             if let Some(other) = seq_now {
@@ -555,6 +569,9 @@ impl<B: Backlog + 'static> Inner<B> {
         let Some(seq) = self.backlog.seq_of(row) else {
             return;
         };
+        if state != DeliveryState::Due {
+            self.replayed.forget(seq, sink);
+        }
         self.backlog.write(Delivery {
             seq,
             sink,

@@ -17,6 +17,7 @@ pub mod verdict;
 
 mod deadlines;
 mod links;
+mod replayed;
 mod wheel;
 
 #[cfg(test)]

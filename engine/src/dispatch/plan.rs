@@ -13,17 +13,18 @@ use super::scheduler::Limits;
 use super::verdict::Outcome;
 use crate::config::DispatchConfig;
 use crate::metrics::SinkLabel;
+use crate::replay::ReplayId;
 
 /// The work of one attempt, on its core.
 pub type Attempt<'a> = Pin<Box<dyn Future<Output = Outcome> + 'a>>;
 
 /// One sink, ready to be delivered to.
 pub trait Target {
-    /// Makes one attempt with the bytes of a hook's envelope.
+    /// Makes one attempt with the bytes of a hook's envelope, on behalf of a replay or not.
     ///
     /// # Cancel safety
     /// Dropping it gives the attempt up; the sink may have the hook all the same.
-    fn deliver<'a>(&'a self, envelope: &'a [u8]) -> Attempt<'a>;
+    fn deliver<'a>(&'a self, envelope: &'a [u8], replay: Option<ReplayId>) -> Attempt<'a>;
 }
 
 /// A sink as it is configured today.

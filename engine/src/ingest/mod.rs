@@ -8,6 +8,7 @@
 //! Runs on a shard core, one task per connection, in its request's turn.
 
 mod answers;
+mod fingerprint;
 mod headers;
 mod item;
 mod mint;

@@ -8,6 +8,7 @@ use ankusa_wal::hook::Verification;
 use ankusa_wal::{Disk, HookId, Host};
 
 use super::answers;
+use super::fingerprint;
 use super::item::{Dedupe, IngestItem};
 use super::mint::Minter;
 use super::sources::{Route, Source, SourceTable};
@@ -43,6 +44,8 @@ pub trait Observer {
     fn verify_failed(&self, source_index: usize, reason: Reason);
     /// A request was refused before its source judged it, or by the intake: the word says why.
     fn refused(&self, reason: &'static str);
+    /// A duplicate had another body than the hook that it repeats.
+    fn mismatched(&self);
 }
 
 /// What `GET /ready` answers with.
@@ -193,7 +196,8 @@ impl<D: Disk> Ingest<D> {
             };
             return self.unavailable(outcome);
         }
-        let id = self.minter.mint(received_at_ms, self.host.random());
+        let random = self.random_for(&source, &request.body);
+        let id = self.minter.mint(received_at_ms, random);
         // A flagged hook has no key: whoever cannot sign must not be able to shadow who can.
         let dedupe = match verification {
             Verification::Flagged => None,
@@ -262,6 +266,9 @@ impl<D: Disk> Ingest<D> {
         match Box::pin(asked).await {
             Claimed::Granted(claim) => Ok(claim),
             Claimed::Duplicate(original) => {
+                if fingerprint::differ(original, id) {
+                    self.observer.mismatched();
+                }
                 Err((Some(Outcome::Duplicate), answers::duplicate(original)))
             }
             Claimed::Carried => {
@@ -269,6 +276,15 @@ impl<D: Disk> Ingest<D> {
                 Err(self.unavailable(Outcome::IntakePending))
             }
             Claimed::Crowded | Claimed::TimedOut => Err(self.unavailable(Outcome::Overload)),
+        }
+    }
+
+    /// Random bits for an id; those of a hook that may have a key tell its body from another.
+    fn random_for(&self, source: &Source, body: &[u8]) -> u64 {
+        let random = self.host.random();
+        match source.dedupe {
+            Some(_) => fingerprint::mix(random, &self.hash_key, body),
+            None => random,
         }
     }
 

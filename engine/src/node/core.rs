@@ -131,7 +131,7 @@ pub struct Core {
     /// What its sinks reach the world with.
     pub outside: Outside,
     /// A configuration that it has made ready, and waits to put in place.
-    pub prepared: RefCell<Option<Prepared>>,
+    pub prepared: reload::Place<Prepared>,
     /// Its questions to other cores.
     pub asks: Asks,
     /// The admin port, on the core that serves it.
@@ -215,7 +215,7 @@ async fn open(start: &Start) -> Result<(Rc<Core>, Rc<Flag>), String> {
         outside: start.outside.clone(),
         backups: start.backups.clone(),
         pins: Pins::default(),
-        prepared: RefCell::new(None),
+        prepared: reload::Place::default(),
         asks: Asks::default(),
         admin: RefCell::new(None),
         server: RefCell::new(None),
@@ -359,11 +359,16 @@ fn http_limits(config: &Config, cores: usize) -> Limits {
         head_ms: limits.head_timeout_ms,
         body_ms: limits.body_timeout_ms,
         idle_ms: limits.idle_timeout_ms,
-        // What is being received may hold as much as what waits to be committed, and one body.
-        body_bytes_held_max: (config.queue.max_bytes / cores.max(1) as u64)
-            .max(config.http.max_body_bytes),
+        body_bytes_held_max: body_bytes_held_max(config, cores),
         ..Limits::default()
     }
+}
+
+/// What the bodies being received on one core may hold: as much as what waits to be committed, and
+/// at least one body. Fixed when the listener starts.
+pub fn body_bytes_held_max(config: &Config, cores: usize) -> u64 {
+    let share = config.queue.max_bytes / cores.max(1) as u64;
+    share.max(config.http.max_body_bytes)
 }
 
 impl Core {

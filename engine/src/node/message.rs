@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use crate::claims::ClaimMessage;
+use crate::reload::ReloadNo;
 
 use super::core::Core;
 
@@ -57,6 +58,8 @@ pub enum Event {
     Prepared {
         /// The core.
         core: usize,
+        /// For which reload.
+        reload: ReloadNo,
         /// Why it cannot.
         result: Result<(), String>,
     },

@@ -40,7 +40,7 @@ use crate::logging::{LineFormat, Log};
 use crate::mesh::Mesh;
 use crate::metrics::{MetricsConfig, Registry};
 use crate::recover::HomeKeeper;
-use crate::reload::{self, Next};
+use crate::reload::{self, Next, ReloadNo, Round};
 use crate::runtime;
 use crate::sinks::FileWriters;
 
@@ -190,8 +190,11 @@ pub fn serve(config: Config, log: &Log) -> Exit {
             return fail(&why);
         }
     }
+    let body_bytes_held_max = self::core::body_bytes_held_max(&config, cores);
     let node = Node {
         config,
+        body_bytes_held_max,
+        reload: ReloadNo::default(),
         mesh,
         inbox,
         held: VecDeque::new(),
@@ -211,6 +214,10 @@ pub fn serve(config: Config, log: &Log) -> Exit {
 
 struct Node<'a> {
     config: Arc<Config>,
+    /// What the listeners were started with.
+    body_bytes_held_max: u64,
+    /// The last reload.
+    reload: ReloadNo,
     mesh: Mesh<Message>,
     inbox: Receiver<Event>,
     /// Events that came while something else was waited for.
@@ -301,7 +308,9 @@ impl Node<'_> {
 
     /// Reads the configuration again and puts it in place on every core, or on none.
     fn reload(&mut self) {
-        let next = match reload::read(&self.config) {
+        self.reload = self.reload.next();
+        let reload = self.reload;
+        let next = match reload::read(&self.config, self.body_bytes_held_max) {
             Ok(next) => next,
             Err(error) => {
                 tracing::error!("reload refused, the configuration in force stays:\n{error}");
@@ -319,29 +328,30 @@ impl Node<'_> {
         for core in 0..self.cores {
             let config = Arc::clone(&config);
             self.call(core, move |core| {
+                core.prepared.expect(reload);
                 let core = Rc::clone(core);
                 let host = Rc::clone(&core.host);
                 host.start(TaskClass::Dispatch, async move {
                     let made = reload::prepare(&core, &config).await;
-                    let result = made.map(|made| *core.prepared.borrow_mut() = Some(made));
+                    let result = made.map(|made| core.prepared.put(reload, made));
                     core.tell(Event::Prepared {
                         core: core.index,
+                        reload,
                         result,
                     });
                 });
             });
         }
-        if let Err(why) = self.all_prepared() {
+        if let Err(why) = self.all_prepared(reload) {
             for core in 0..self.cores {
-                self.call(core, |core| *core.prepared.borrow_mut() = None);
+                self.call(core, move |core| core.prepared.abandon(reload));
             }
             tracing::error!("reload refused, the configuration in force stays: {why}");
             return;
         }
         for core in 0..self.cores {
-            self.call(core, |core| {
-                let prepared = core.prepared.borrow_mut().take();
-                if let Some(prepared) = prepared {
+            self.call(core, move |core| {
+                if let Some(prepared) = core.prepared.take(reload) {
                     reload::take(core, prepared);
                 }
             });
@@ -354,19 +364,22 @@ impl Node<'_> {
         }
     }
 
-    fn all_prepared(&mut self) -> Result<(), String> {
+    fn all_prepared(&mut self, reload: ReloadNo) -> Result<(), String> {
         let end = Instant::now() + PREPARE_PATIENCE;
-        let mut left = self.cores;
-        while left > 0 {
+        let mut round = Round::new(reload, self.cores);
+        while round.left() > 0 {
             self.watchdog.look(&self.beats);
             let wait = end.saturating_duration_since(Instant::now());
             match self.inbox.recv_timeout(wait.min(self.watchdog.tick())) {
-                Ok(Event::Prepared { core, result }) => {
-                    result.map_err(|why| format!("core {core}: {why}"))?;
-                    left -= 1;
-                }
+                Ok(Event::Prepared {
+                    core,
+                    reload,
+                    result,
+                }) => round.answer(reload, core, result)?,
                 Ok(other) => self.held.push_back(other),
-                Err(_) if wait.is_zero() => return Err(format!("{left} cores do not answer")),
+                Err(_) if wait.is_zero() => {
+                    return Err(format!("{} cores do not answer", round.left()));
+                }
                 Err(_) => {}
             }
         }

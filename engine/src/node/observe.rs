@@ -171,6 +171,10 @@ impl Observer for CoreObserver {
         self.metrics.observe(Metric::WalCommitDuration, micros);
     }
 
+    fn mismatched(&self) {
+        self.metrics.inc(Metric::DedupeMismatches);
+    }
+
     fn verify_failed(&self, _source_index: usize, _reason: Reason) {
         self.metrics.inc(Metric::VerifyFailures);
     }

@@ -8,8 +8,11 @@
 //! Requests and deliveries under way end with what they began with. Rows of sinks that are gone
 //! become dead letters when their turn comes. A pause given over the admin port ends.
 
+mod round;
 #[cfg(test)]
 mod tests;
+
+pub use round::{Place, ReloadNo, Round};
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -41,16 +44,18 @@ pub struct Next {
 }
 
 /// Reads the configuration again, from where the one in force came from. Blocking: main thread.
-pub fn read(current: &Config) -> Result<Next, ConfigError> {
+///
+/// `body_bytes_held_max` is what each core's listener was started with: it takes no larger body.
+pub fn read(current: &Config, body_bytes_held_max: u64) -> Result<Next, ConfigError> {
     let file = match &current.origin {
         Origin::Tryout => None,
         Origin::File(file) => Some(file.as_path()),
     };
     let loaded = config::load(file, &Env::process())?;
-    Ok(next(current, loaded))
+    Ok(next(current, loaded, body_bytes_held_max))
 }
 
-fn next(current: &Config, loaded: Loaded) -> Next {
+fn next(current: &Config, loaded: Loaded, body_bytes_held_max: u64) -> Next {
     let warnings = loaded.warning_lines();
     let mut diff = Config::diff(current, &loaded.config);
     let (at_start, live) = std::mem::take(&mut diff.live)
@@ -65,11 +70,14 @@ fn next(current: &Config, loaded: Loaded) -> Next {
         diff.restart.push("admin.token".into());
     }
     // IMPORTANT: the file holds as a whole, and not all of it is taken over: a body that only the
-    // segments, the queue or the heads after a restart have room for must wait for it too.
+    // segments, the queue, the listener or the heads after a restart have room for must wait for
+    // it too.
     const BODY: &str = "http.max_body_bytes";
     let largest =
         loaded.config.http.max_body_bytes + current.http.limits.head_bytes + ENVELOPE_BYTES;
-    let has_room = current.wal.segment_bytes > largest && current.queue.max_bytes >= largest;
+    let has_room = current.wal.segment_bytes > largest
+        && current.queue.max_bytes >= largest
+        && body_bytes_held_max >= loaded.config.http.max_body_bytes;
     if !has_room && diff.live.iter().any(|path| path == BODY) {
         diff.live.retain(|path| path != BODY);
         diff.restart.push(BODY.into());

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
+use crate::node::core::body_bytes_held_max;
 
 fn loaded(more: &str) -> Loaded {
     let dir = tempfile::tempdir().unwrap();
@@ -13,7 +14,7 @@ fn loaded(more: &str) -> Loaded {
 
 fn check(old: &str, new: &str) -> (Config, Next) {
     let old = loaded(old).config;
-    let next = next(&old, loaded(new));
+    let next = next(&old, loaded(new), body_bytes_held_max(&old, 1));
     (old, next)
 }
 
@@ -58,6 +59,23 @@ fn body_that_only_a_segment_after_a_restart_can_hold_waits_for_it() {
     assert_eq!(next.config.http.max_body_bytes, old.http.max_body_bytes);
     let (_, next) = check("", large);
     assert_eq!(next.config.http.max_body_bytes, 60_000_000);
+}
+
+/// A listener holds a share of the queue's bytes, and at least one body of the size it was started
+/// for: a larger one would be refused as overload for ever.
+#[test]
+fn body_larger_than_a_listener_was_started_for_waits_for_a_restart_and_says_so() {
+    let queue = "queue: { max_bytes: 64 MiB }\nwal: { segment_bytes: 128 MiB }";
+    let old = loaded(&format!("{queue}\nhttp: {{ max_body_bytes: 1 MiB }}")).config;
+    let larger = format!("{queue}\nhttp: {{ max_body_bytes: 20 MiB }}");
+    let held = body_bytes_held_max(&old, 4);
+    assert_eq!(held, 16 << 20);
+    let four = next(&old, loaded(&larger), held);
+    assert_eq!(four.diff.restart, ["http.max_body_bytes"]);
+    assert_eq!(four.config.http.max_body_bytes, 1 << 20);
+    let two = next(&old, loaded(&larger), body_bytes_held_max(&old, 2));
+    assert!(two.diff.restart.is_empty());
+    assert_eq!(two.config.http.max_body_bytes, 20 << 20);
 }
 
 #[test]

@@ -103,7 +103,7 @@ impl Runner {
         });
         for (slot, part) in parts {
             if let Some(walk) = self.walks.get_mut(&part.id) {
-                announce(shard, walk);
+                announce(shard, part.id, walk);
             }
             let is_running = part.state == ReplayState::Running;
             if is_running && shard.store.queued() <= QUEUED_MAX {
@@ -178,7 +178,7 @@ fn put<D: Disk>(shard: &Shard<D>, record: Record) {
 }
 
 /// Tells dispatch of moved rows whose record has been applied.
-fn announce<D: Disk>(shard: &Shard<D>, walk: &mut Walk) {
+fn announce<D: Disk>(shard: &Shard<D>, replay: ReplayId, walk: &mut Walk) {
     let moved = std::mem::take(&mut walk.unannounced);
     for (seq, sink) in moved {
         let row = {
@@ -188,7 +188,7 @@ fn announce<D: Disk>(shard: &Shard<D>, walk: &mut Walk) {
         match row {
             Some(RowState::Dead { .. }) => walk.unannounced.push((seq, sink)),
             Some(RowState::Due { .. }) => {
-                shard.dispatch.durable(seq);
+                shard.dispatch.replayed(seq, sink, replay);
                 if walk.watched.len() == WATCHED_MAX {
                     walk.watched.pop_front();
                 }

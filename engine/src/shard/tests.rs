@@ -23,7 +23,11 @@ use crate::metrics::{MetricsConfig, Registry};
 struct Given(RefCell<Vec<HookId>>);
 
 impl Target for Given {
-    fn deliver<'a>(&'a self, envelope: &'a [u8]) -> Attempt<'a> {
+    fn deliver<'a>(
+        &'a self,
+        envelope: &'a [u8],
+        _replay: Option<crate::replay::ReplayId>,
+    ) -> Attempt<'a> {
         Box::pin(async move {
             self.0
                 .borrow_mut()

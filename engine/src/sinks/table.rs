@@ -16,6 +16,7 @@ use super::{Cause, Delivery, Outcome, Sink, SinkContext, SinkError};
 use crate::config::{Config, RetryConfig, SinkKind};
 use crate::dispatch::{Attempt, Plan, RetryPolicy, SinkTable, Target};
 use crate::metrics::SinkLabel;
+use crate::replay::ReplayId;
 
 /// When an envelope that cannot be read is looked at again.
 const UNREADABLE_AGAIN_MS: u64 = 30_000;
@@ -105,8 +106,9 @@ struct NamedSink {
 }
 
 impl Target for NamedSink {
-    fn deliver<'a>(&'a self, envelope: &'a [u8]) -> Attempt<'a> {
+    fn deliver<'a>(&'a self, envelope: &'a [u8], replay: Option<ReplayId>) -> Attempt<'a> {
         Box::pin(async move {
+            let replay_id = replay.map(|replay| replay.to_string());
             let hook = match Envelope::parse(envelope) {
                 Ok(hook) => hook,
                 Err(error) => {
@@ -120,7 +122,7 @@ impl Target for NamedSink {
                 .sink
                 .deliver(&Delivery {
                     hook,
-                    replay_id: None,
+                    replay_id: replay_id.as_deref(),
                 })
                 .await;
             match outcome {

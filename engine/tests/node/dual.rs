@@ -1,6 +1,12 @@
 //! The node under `wal.type: dual`, from outside, over the memory log, which does what its control
 //! file says. And one over a Kafka that is not there.
 
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
 use super::*;
 
 use ankusa_intake::memory::{MemoryLog, MemoryOptions};

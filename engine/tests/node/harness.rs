@@ -9,10 +9,13 @@ use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Nothing here takes that long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Head and body of a request.
+pub(crate) type Request = (String, Vec<u8>);
 
 /// A sink that answers with the status it is told, and keeps what it was given.
 #[derive(Clone)]
@@ -20,8 +23,7 @@ pub(crate) struct Sink {
     pub(crate) address: SocketAddr,
     pub(crate) status: Arc<AtomicU16>,
     pub(crate) hits: Arc<AtomicUsize>,
-    /// Head and body of each request.
-    pub(crate) seen: Arc<Mutex<Vec<(String, Vec<u8>)>>>,
+    pub(crate) seen: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Sink {

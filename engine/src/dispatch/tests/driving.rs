@@ -14,6 +14,7 @@ use super::super::{
     Rows, SinkTable, Target,
 };
 use crate::metrics::{CoreMetrics, MetricsConfig, Registry};
+use crate::replay::ReplayId;
 
 #[derive(Default)]
 struct Shelf {
@@ -140,11 +141,13 @@ struct FakeSink {
     answer: Cell<Outcome>,
     saw: RefCell<Vec<(u64, u64)>>,
     inflight: RefCell<Vec<u64>>,
+    replays: RefCell<Vec<Option<ReplayId>>>,
 }
 
 impl Target for FakeSink {
-    fn deliver<'a>(&'a self, envelope: &'a [u8]) -> Attempt<'a> {
+    fn deliver<'a>(&'a self, envelope: &'a [u8], replay: Option<ReplayId>) -> Attempt<'a> {
         Box::pin(async move {
+            self.replays.borrow_mut().push(replay);
             let seq = u64::from_le_bytes(envelope.try_into().unwrap());
             self.saw
                 .borrow_mut()
@@ -212,6 +215,7 @@ fn rig(seed: u64, sinks: usize, fill: impl FnOnce(&FakeBacklog, u64)) -> Rig {
                 answer: Cell::new(Outcome::Delivered),
                 saw: RefCell::default(),
                 inflight: RefCell::default(),
+                replays: RefCell::default(),
             })
         })
         .collect();
@@ -297,6 +301,30 @@ fn row_that_names_another_hook_when_its_attempt_ends_is_delivered_for_that_one()
     rig.dispatch.durable(Seq(10));
     rig.run_ms(500);
     assert_eq!(rig.saw(0), [0, 10]);
+}
+
+#[test]
+fn delivery_that_a_replay_asked_for_names_it_until_the_row_comes_to_its_end() {
+    let rig = rig(1, 1, |_, _| {});
+    let replay = Some(ReplayId(77));
+    rig.backlog.put(0, 0, 0, 0);
+    rig.sinks[0].answer.set(Outcome::Retry { after_ms: None });
+    rig.dispatch.replayed(Seq(0), SinkNo(0), ReplayId(77));
+    rig.backlog.put(1, 0, 0, 0);
+    rig.run_ms(50);
+    assert_eq!(*rig.sinks[0].replays.borrow(), [replay]);
+    rig.sinks[0].answer.set(Outcome::Delivered);
+    rig.run_ms(20_000);
+    assert_eq!(
+        *rig.sinks[0].replays.borrow(),
+        [replay, replay],
+        "the retry too"
+    );
+    rig.dispatch.durable(Seq(1));
+    rig.backlog.put(0, 0, 0, 0);
+    rig.dispatch.durable(Seq(0));
+    rig.run_ms(50);
+    assert_eq!(*rig.sinks[0].replays.borrow(), [replay, replay, None, None]);
 }
 
 #[test]

@@ -28,7 +28,11 @@ struct Flaky {
 }
 
 impl Target for Flaky {
-    fn deliver<'a>(&'a self, envelope: &'a [u8]) -> Attempt<'a> {
+    fn deliver<'a>(
+        &'a self,
+        envelope: &'a [u8],
+        _replay: Option<crate::replay::ReplayId>,
+    ) -> Attempt<'a> {
         Box::pin(async move {
             let hook = Envelope::parse(envelope).unwrap();
             assert_eq!(hook.body, [hook.id.0[15]; 100], "delivered as written");

@@ -70,7 +70,11 @@ pub fn settings() -> DualSettings {
 pub struct Given(pub RefCell<Vec<HookId>>);
 
 impl Target for Given {
-    fn deliver<'a>(&'a self, envelope: &'a [u8]) -> Attempt<'a> {
+    fn deliver<'a>(
+        &'a self,
+        envelope: &'a [u8],
+        _: Option<crate::replay::ReplayId>,
+    ) -> Attempt<'a> {
         let id = Envelope::parse(envelope).unwrap().id;
         self.0.borrow_mut().push(id);
         Box::pin(async { crate::dispatch::Outcome::Delivered })

@@ -31,7 +31,11 @@ const ID: HookId = HookId([9; 16]);
 struct Given(RefCell<Vec<(HookId, Vec<u8>)>>);
 
 impl Target for Given {
-    fn deliver<'a>(&'a self, envelope: &'a [u8]) -> Attempt<'a> {
+    fn deliver<'a>(
+        &'a self,
+        envelope: &'a [u8],
+        _: Option<crate::replay::ReplayId>,
+    ) -> Attempt<'a> {
         Box::pin(async move {
             let envelope = Envelope::parse(envelope).unwrap();
             let given = (envelope.id, envelope.body.to_vec());

@@ -59,9 +59,12 @@ fn row_finds_its_sink_by_name_and_is_delivered() {
         assert!(sinks.plan(&name("other", "keep")).is_none());
         let envelope = HookSpec::default().envelope();
         for _ in 0..20 {
-            assert_eq!(keep.target.deliver(&envelope).await, Scheduled::Delivered);
+            assert_eq!(
+                keep.target.deliver(&envelope, None).await,
+                Scheduled::Delivered
+            );
         }
-        let broken = keep.target.deliver(&envelope[1..]).await;
+        let broken = keep.target.deliver(&envelope[1..], None).await;
         assert!(matches!(broken, Scheduled::NotMade { .. }));
     });
     core.unwrap().join().unwrap();

@@ -197,6 +197,11 @@ impl ShardLog {
         Poll::Pending
     }
 
+    /// Whether the shard has durably begun this epoch: nothing of an earlier log counts.
+    pub fn is_in(&self, epoch: u64) -> bool {
+        self.epoch.get() == epoch
+    }
+
     /// True once per flush interval: the marks are to be written though nothing else is.
     pub(super) fn take_flush(&self) -> bool {
         self.flush_due.replace(false)

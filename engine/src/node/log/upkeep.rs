@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ankusa_intake::{AskError, Readiness, Verified};
+use ankusa_recovery::Stamp;
 use ankusa_wal::{Host, IntakeIdentity, TaskClass};
 use futures_lite::FutureExt;
 
@@ -119,6 +120,7 @@ async fn question(core: &Rc<Core>, intake: &Arc<Intake>) {
         } else {
             unsure_rounds = 0;
         }
+        stamp_identity(core, intake).await;
         // While it is not good, each time: the reason is wanted now, and so is its end.
         let is_bad = !intake.log.is_verified() || is_refusing(intake.adapter.log().ready());
         if round % VERIFY_ROUNDS == 0 || is_bad {
@@ -143,6 +145,38 @@ async fn which_log(core: &Rc<Core>, intake: &Arc<Intake>, is_last: bool) {
     }
     if intake.log.epoch() == epoch {
         intake.log.is_sure();
+    }
+}
+
+/// The log became another one while the node served: the store's facts are to say so too, else the
+/// next boot would find another log once more, and publish everything again.
+async fn stamp_identity(core: &Rc<Core>, intake: &Arc<Intake>) {
+    let Some(identity) = intake.log.identity() else {
+        return;
+    };
+    let log = String::from_utf8_lossy(&identity.log).into_owned();
+    if core.keeper.facts().intake_log.as_ref() == Some(&log) {
+        return;
+    }
+    let epoch = intake.log.epoch();
+    let begun = ask::every_core(core, ask::PATIENCE, move |core| {
+        Box::pin(async move {
+            let shards = core.shards.borrow();
+            let mut logs = shards.iter().filter_map(|shard| shard.log());
+            logs.all(|log| log.is_in(epoch))
+        })
+    });
+    // IMPORTANT: the shards first: with the new identity, an offset of the old log would pass for
+    // one of the new.
+    if !begun.await.iter().all(|begun| *begun == Ok(true)) {
+        return;
+    }
+    let stamp = Stamp {
+        log: Some(log),
+        ..Stamp::default()
+    };
+    if let Err(error) = core.keeper.stamp(stamp).await {
+        tracing::warn!(%error, "the new identity of the intake log is not written down yet");
     }
 }
 

@@ -223,7 +223,8 @@ impl<D: Disk> Shard<D> {
                     ..
                 }) if source.kind() != ErrorKind::NotFound => {
                     return Err(OpenError::Io {
-                        doing: "reading dedupe rows",
+                        doing: "reading dedupe rows (when it stays so, `ankusa wal verify` names \
+                                the file and `ankusa wal repair` gives its rows up)",
                         source,
                     });
                 }

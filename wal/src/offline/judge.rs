@@ -117,6 +117,10 @@ const NEEDED: &str = "put the file back if it was moved; else in dual mode resto
                       in it are lost";
 /// The damage of a segment that a checkpoint lists and that is not there.
 pub(crate) const NEEDED_ABSENT: &str = "a segment with live hooks is absent";
+/// The damage of dedupe rows that the disk does not give back.
+pub(crate) const GENERATION_UNREADABLE: &str = "dedupe rows that cannot be read";
+const GENERATION_GONE: &str = "no hook is in it. If it stays so, `ankusa wal repair` moves it aside: \
+                               retries of the hooks whose keys were in it are stored again";
 const FOREIGN: &str = "move the file away: it belongs to another store or shard";
 
 impl Judgement {
@@ -146,6 +150,7 @@ pub fn judge(scan: &ShardScan, expect: Expect, checkpoint: Option<&CheckpointCla
     out.claimed = highest_claim(scan, &out, checkpoint);
     place_frames(scan, checkpoint, &mut out);
     check_needs(&headers, checkpoint, &mut out);
+    check_generations(scan, &mut out);
     note_orphans(scan, &mut out);
     out
 }
@@ -271,6 +276,25 @@ fn check_needs(
             damage,
             salvage: Vec::new(),
             advice: NEEDED,
+        });
+    }
+}
+
+/// A generation that cannot be read stops a boot: without its rows retries would be stored again,
+/// and the next attempt may read it. One that never can be is an operator's to give up.
+fn check_generations(scan: &ShardScan, out: &mut Judgement) {
+    for (name, offset) in &scan.unreadable_generations {
+        out.found.push(Found {
+            damage: Damage {
+                what: GENERATION_UNREADABLE,
+                file: Some(name.clone()),
+                segment: None,
+                offset: *offset,
+                lsns: None,
+                seqs: None,
+            },
+            salvage: Vec::new(),
+            advice: GENERATION_GONE,
         });
     }
 }

@@ -8,6 +8,7 @@ use crate::format::frame::{FRAME_HEADER_BYTES, FRAME_MAGIC, FrameHeader};
 use crate::format::record::{check_payload, kind, records};
 use crate::format::segment::{SEGMENT_DATA_OFFSET, SegmentHeader};
 use crate::format::{Envelope, FormatError};
+use crate::generation;
 use crate::ids::Seq;
 
 use super::{OfflineError, io_error};
@@ -77,6 +78,8 @@ pub struct ShardScan {
     pub others: Vec<DirEntry>,
     /// Bytes read.
     pub bytes: u64,
+    /// Dedupe generations that cannot be read, and where the first bad block is.
+    pub unreadable_generations: Vec<(String, u64)>,
 }
 
 /// True for the name of a slot.
@@ -98,6 +101,13 @@ pub async fn scan<D: Disk>(
         .sum();
     let mut shard = ShardScan::default();
     for entry in entries {
+        if generation::parse_name(&entry.name).is_some() {
+            let (_, unreadable) = read_slot(disk, &entry, |_| {}).await?;
+            if let Some(first) = unreadable.first() {
+                let bad = (entry.name.clone(), *first);
+                shard.unreadable_generations.push(bad);
+            }
+        }
         if !is_slot(&entry.name) {
             shard.others.push(entry);
             continue;
@@ -112,7 +122,7 @@ pub async fn scan<D: Disk>(
     Ok(shard)
 }
 
-/// Reads a slot whole. Blocks that cannot be read come back as zeros and are listed.
+/// Reads a file whole. Blocks that cannot be read come back as zeros and are listed.
 pub(crate) async fn read_slot<D: Disk>(
     disk: &D,
     entry: &DirEntry,

@@ -17,7 +17,8 @@ use crate::ids::{Lsn, SegmentId, Seq};
 use crate::offline::OfflineError;
 use crate::offline::checkpoints::{newest_valid, read_checkpoints};
 use crate::offline::judge::{
-    CheckpointClaim, Expect, Found, Judgement, NEEDED_ABSENT, Piece, Placed, find_headless, judge,
+    CheckpointClaim, Expect, Found, GENERATION_UNREADABLE, Judgement, NEEDED_ABSENT, Piece, Placed,
+    find_headless, judge,
 };
 use crate::offline::scan::{ShardScan, SlotScan, look, read_slot, scan};
 use crate::record::Record;
@@ -54,6 +55,7 @@ pub(crate) async fn make_plan<D: Disk>(
     };
     // Each round fixes one damage for good; twice as many as there can be is never reached.
     let rounds_max = 16
+        + work.scan.unreadable_generations.len()
         + 2 * work
             .scan
             .slots
@@ -93,7 +95,7 @@ impl<D: Disk> Work<'_, D> {
         }
     }
 
-    /// A file of another store, or a segment that is there twice.
+    /// A file of another store, a segment that is there twice, dedupe rows that cannot be read.
     fn move_aside(&mut self, damage: &Damage) -> Result<(), OfflineError> {
         let Some(file) = damage.file.clone().filter(|_| damage.what != NEWER_VERSION) else {
             return Err(OfflineError::NoRepair(damage.to_string()));
@@ -102,6 +104,11 @@ impl<D: Disk> Work<'_, D> {
             .steps
             .push(format!("move {file} out of the way: {}", damage.what));
         self.scan.slots.retain(|s| s.name != file);
+        if damage.what == GENERATION_UNREADABLE {
+            self.plan.lost.push(damage.clone());
+            let rest = &mut self.scan.unreadable_generations;
+            rest.retain(|(name, _)| *name != file);
+        }
         self.plan.aside.push(file);
         Ok(())
     }

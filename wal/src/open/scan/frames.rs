@@ -4,8 +4,18 @@
 //! A frame of the log is next in order and carries its segment's salt. Behind a bad one only
 //! claims count, and only of frames with that salt: bytes that a client sent may look like a
 //! frame, and nobody outside knows the salt.
+//!
+//! A slot with a header of zeros is read to its end only when its first MiB is not zeros. A
+//! segment is entered at the front of its slot: header and first group go out in one write, what
+//! follows lies behind them without a gap, and nothing in it is acked before that first group is
+//! durable. So where header and first MiB are zeros, either nothing was ever written, or nothing
+//! of what was written was acked; the same holds for frames that an open copied there (its header
+//! comes last) and for a slot that was probed (its old frames claim what the log claims). Only a
+//! medium that loses a whole MiB which it had flushed escapes this; `wal verify` reads all of it.
 
 use super::*;
+use crate::disk::IO_BYTES_MAX;
+use crate::open::survey::SlotHead;
 
 impl<D: Disk> Scan<'_, D> {
     /// Reads one segment of the chain; `by` is the next one's header, whose cut seals it.
@@ -188,6 +198,14 @@ impl<D: Disk> Scan<'_, D> {
         let mut reader = SlotReader::new(self.disk, &file, slot.bytes);
         let mut newest = Lsn(0);
         let mut pos = SEGMENT_DATA_OFFSET;
+        if slot.head == SlotHead::Blank {
+            let start = reader.get(pos, IO_BYTES_MAX).await;
+            // What cannot be read is met again below.
+            if start.is_ok_and(|bytes| bytes.iter().all(|byte| *byte == 0)) {
+                // Never entered: see the head of this file.
+                pos = reader.len();
+            }
+        }
         let result = loop {
             if pos >= reader.len() {
                 break Ok(());

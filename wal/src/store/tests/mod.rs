@@ -13,6 +13,8 @@ mod faults;
 
 mod full;
 
+mod reads;
+
 mod adversary;
 
 mod replayed;

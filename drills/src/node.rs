@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 /// How long a boot may take.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
@@ -40,6 +40,7 @@ pub struct NodePlan {
 pub struct Node {
     child: Child,
     address: SocketAddr,
+    log_file: PathBuf,
 }
 
 impl NodePlan {
@@ -95,6 +96,7 @@ impl NodePlan {
         Ok(Node {
             child,
             address: SocketAddr::from(([127, 0, 0, 1], http)),
+            log_file: self.log_file(),
         })
     }
 
@@ -127,7 +129,7 @@ impl Node {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        bail!("the node is not ready after {BOOT_TIMEOUT:?}")
+        Err(self.not_up())
     }
 
     /// As [`Node::wait_ready`], but a full disk counts as up: such a node refuses hooks, and
@@ -144,7 +146,17 @@ impl Node {
                 _ => std::thread::sleep(Duration::from_millis(20)),
             }
         }
-        bail!("the node is not up after {BOOT_TIMEOUT:?}")
+        Err(self.not_up())
+    }
+
+    /// Why a boot is given up: what the node says, and the end of its log.
+    fn not_up(&self) -> anyhow::Error {
+        let said = match self.ready_word() {
+            Some((status, word)) => format!("/ready says {status} {word}"),
+            None => "/ready does not answer".to_owned(),
+        };
+        let log = log_tail(&self.log_file);
+        anyhow!("the node is not up after {BOOT_TIMEOUT:?}: {said}\n{log}")
     }
 
     /// Whether `GET /ready` says 200.

@@ -29,6 +29,8 @@ pub struct FaultReport {
     pub recovered_alone: bool,
     /// The file system gave up and was mounted again, and the node restarted.
     pub remounted: bool,
+    /// The fault was meant for the log, and met the file system's journal.
+    pub hit_journal: bool,
     /// Groups in flight when the fault was first met.
     pub groups: usize,
     /// The verdicts of the cuts.
@@ -40,7 +42,7 @@ impl FaultReport {
     pub fn holds(&self) -> bool {
         let ends_well = match self.fault {
             Fault::EveryError => self.remounted,
-            _ => self.recovered_alone,
+            _ => self.recovered_alone || self.hit_journal,
         };
         ends_well
             && self.was_unready
@@ -104,7 +106,12 @@ pub fn run(
     let groups = rig.device.lock().counts().groups_at_fault;
     rig.device.lock().set_fault(None);
     if fault == Fault::EveryError {
-        remount(rig)?;
+        rig.remount()?;
+        rig.start_load()?;
+    }
+    let hit_journal = fault != Fault::EveryError && !rig.wait_ready_again(RECOVERY)?;
+    if hit_journal {
+        rig.remount()?;
         rig.start_load()?;
     }
     rig.wait_acked(200)?;
@@ -121,17 +128,15 @@ pub fn run(
         ),
         was_unready,
         recovered_alone: false,
-        remounted: fault == Fault::EveryError,
+        remounted: hit_journal || fault == Fault::EveryError,
+        hit_journal,
         groups,
         verdicts: Vec::new(),
     };
     for cut in &cuts {
         report.verdicts.push(checker.boot(rig, cut)?);
     }
-    rig.wait("the node is ready again", RECOVERY, |rig| {
-        Ok(rig.node()?.is_ready())
-    })?;
-    report.recovered_alone = !report.remounted;
+    report.recovered_alone = rig.wait_ready_again(RECOVERY)? && !report.remounted;
     Ok(report)
 }
 
@@ -144,13 +149,4 @@ fn provoke(rig: &Rig) -> Result<()> {
         let _ = file.sync_all();
     }
     Ok(())
-}
-
-/// The operator's part after a file system gave up: stop the node, mount again, start it.
-fn remount(rig: &mut Rig) -> Result<()> {
-    rig.kill_node()?;
-    rig.stop_load();
-    rig.unmount();
-    rig.mount()?;
-    rig.start_node()
 }

@@ -138,6 +138,45 @@ impl Rig {
         Ok(answer?)
     }
 
+    /// Whether the file system gave up: a flush or a write of its own journal has failed. Only a
+    /// remount helps then, whatever the node does.
+    pub fn file_system_gave_up(&self) -> Result<bool> {
+        let path = self.mount_dir()?.join("drill-alive");
+        let error = match fs::File::create(&path).and_then(|_| fs::remove_file(&path)) {
+            Ok(()) => return Ok(false),
+            Err(error) => error,
+        };
+        Ok(matches!(
+            error.raw_os_error(),
+            Some(libc::EIO | libc::EROFS | libc::ENODEV)
+        ))
+    }
+
+    /// Waits until the node is ready; false: the file system gave up before.
+    pub fn wait_ready_again(&mut self, most: Duration) -> Result<bool> {
+        let (mut gave_up, mut asked) = (false, Instant::now());
+        self.wait("the node is ready again", most, |rig| {
+            if rig.node()?.is_ready() {
+                return Ok(true);
+            }
+            if asked.elapsed() > Duration::from_millis(300) {
+                gave_up = rig.file_system_gave_up()?;
+                asked = Instant::now();
+            }
+            Ok(gave_up)
+        })?;
+        Ok(!gave_up)
+    }
+
+    /// The operator's part after a file system gave up: stop the node, mount again, start it.
+    pub fn remount(&mut self) -> Result<()> {
+        self.kill_node()?;
+        self.stop_load();
+        self.unmount();
+        self.mount()?;
+        self.start_node()
+    }
+
     /// The mount point.
     pub fn mount_dir(&self) -> Result<&Path> {
         Ok(self.mounted.as_ref().context("not mounted")?.dir())

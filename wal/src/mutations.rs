@@ -5,17 +5,21 @@
 //! the simulation, set for the thread.
 
 /// The mutations of this crate.
-pub const NAMES: [&str; 10] = [
+pub const NAMES: [&str; 14] = [
     "ack_before_sync",
     "ack_before_write",
     "undo_at_mark",
     "skip_sync",
+    "skip_sync_of_two",
     "retry_failed_sync",
     "skip_frame_crc",
     "trust_above_mark",
     "recycle_early",
     "checkpoint_rename_without_sync",
     "checkpoint_named_early",
+    "move_before_durable",
+    "refuse_torn_tail",
+    "cut_damage",
 ];
 
 #[cfg(feature = "mutations")]

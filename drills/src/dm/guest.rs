@@ -28,7 +28,6 @@ const MODULES: &[&str] = &[
     "virtio_pci",
     "virtio_blk",
     "ext4",
-    "crc32c-intel",
     "crc32c_generic",
     "xfs",
     "loop",
@@ -281,7 +280,15 @@ fn boot(plan: &DmPlan, kernel: &Kernel, dir: &Path, interrupt: &Interrupt) -> Re
     };
     let mut command = Command::new("qemu-system-x86_64");
     command
-        .args(["-machine", "q35", "-accel", &accel, "-cpu", "qemu64"])
+        // Without an instruction for random numbers the guest waits for entropy, which it has not.
+        .args([
+            "-machine",
+            "q35",
+            "-accel",
+            &accel,
+            "-cpu",
+            "qemu64,+rdrand",
+        ])
         .args(["-smp", "2", "-m", "2G", "-nodefaults", "-no-reboot"])
         .args(["-display", "none", "-serial", "stdio"])
         .arg("-kernel")

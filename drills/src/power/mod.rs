@@ -111,7 +111,7 @@ pub fn run(plan: &PowerPlan) -> Result<bool> {
         };
         holds &= on_fs(plan, &rig_plan)?;
         if !plan.without_controls {
-            for mutation in ["skip_sync", "ack_before_sync"] {
+            for mutation in ["skip_sync", "skip_sync_of_two", "ack_before_sync"] {
                 let rig_plan = RigPlan {
                     dir: dir.path().join(format!("{}-{mutation}", fs.name())),
                     mutation: Some(mutation),

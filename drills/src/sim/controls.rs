@@ -8,7 +8,7 @@
 use super::run::{Plan, run_seed};
 
 /// The mutations that the simulation must notice, and in how many seeds at most.
-pub const CONTROLS: [(&str, u64); 10] = [
+pub const CONTROLS: [(&str, u64); 14] = [
     ("ack_before_write", 50),
     ("ack_before_sync", 100),
     ("undo_at_mark", 100),
@@ -19,6 +19,10 @@ pub const CONTROLS: [(&str, u64); 10] = [
     ("checkpoint_named_early", 2_000),
     ("checkpoint_rename_without_sync", 500),
     ("skip_frame_crc", 2_000),
+    ("skip_sync_of_two", 2_000),
+    ("move_before_durable", 2_000),
+    ("refuse_torn_tail", 2_000),
+    ("cut_damage", 2_000),
 ];
 
 /// The same with the intake log: promises of the dual commit.

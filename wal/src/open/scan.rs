@@ -17,6 +17,7 @@ use crate::format::frame::FrameHeader;
 use crate::format::segment::{SEGMENT_DATA_OFFSET, SegmentHeader, store_tag};
 use crate::host::Host;
 use crate::ids::{Lsn, SegmentId, Seq};
+use crate::mutations;
 use crate::open::decide::{Before, Decision, Piece, Place, decide};
 use crate::open::fold::{apply_frame, first_new_seq};
 use crate::open::reader::{FrameAt, SlotReader};
@@ -271,7 +272,9 @@ impl<D: Disk> Scan<'_, D> {
             Place::Unclaimed
         };
         let (decision, _) = decide(broken.piece, place, Before::Whole);
-        if decision != Decision::RefuseDamaged {
+        let mut refuses = decision == Decision::RefuseDamaged;
+        refuses |= mutations::is("refuse_torn_tail") && self.after_bad > 0;
+        if !refuses || mutations::is("cut_damage") {
             return None;
         }
         let headless = self.strays.iter().find(|(_, newest)| *newest >= broken.lsn);

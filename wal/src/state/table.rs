@@ -6,6 +6,7 @@
 use std::hash::BuildHasher;
 
 use crate::ids::{HookId, Lsn, Seq, SinkNo};
+use crate::mutations;
 use crate::record::{DedupeRow, Location};
 
 use super::dead::{DeadCursor, DeadPlace};
@@ -41,7 +42,7 @@ impl State {
             if self.hooks.at(slot).id != hook.id {
                 return Inserted::Collision(slot);
             }
-            if is_durable {
+            if is_durable || mutations::is("move_before_durable") {
                 self.move_hook(slot, hook.location);
             } else {
                 let change = Change::Copied(hook.seq, hook.location);

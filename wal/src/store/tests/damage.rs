@@ -139,7 +139,7 @@ fn a_flip_in_the_segment_header_is_damage_once_a_frame_behind_it_claims() {
 }
 
 #[test]
-fn a_torn_group_followed_by_a_whole_one_is_an_ordinary_power_cut() {
+pub(super) fn a_torn_group_followed_by_a_whole_one_is_an_ordinary_power_cut() {
     let rig = fresh(10);
     let mut ledger = Ledger::default();
     let (hooks, _) = rig.world.block_on(put(&rig.store, 0..2, BODY)).unwrap();
@@ -166,7 +166,7 @@ fn a_torn_group_followed_by_a_whole_one_is_an_ordinary_power_cut() {
 }
 
 #[test]
-fn a_zeroed_swapped_or_repeated_block_at_or_below_the_claim_refuses() {
+pub(super) fn a_zeroed_swapped_or_repeated_block_at_or_below_the_claim_refuses() {
     let case = case(5);
     let block = BLOCK_BYTES as u64;
     let file = case.image.read(SLOT).unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::*;
 use crate::disk::sim::{CrashMode, Fate, Fault, FaultPlan, OpKind, SimDisk, SimDiskConfig};
 use crate::sim::SimWorld;
-use crate::{Outcome, Store, mutations};
+use crate::{HookExtra, Outcome, SinkNo, Store, mutations};
 
 /// Who notices which mutation.
 const NOTICED_BY: [(&str, fn()); mutations::NAMES.len()] = [
@@ -17,6 +17,7 @@ const NOTICED_BY: [(&str, fn()); mutations::NAMES.len()] = [
     ("ack_before_write", an_ack_outlives_a_power_cut),
     ("undo_at_mark", a_fence_leaves_the_group_acked_last),
     ("skip_sync", an_ack_outlives_a_power_cut),
+    ("skip_sync_of_two", two_groups_in_flight_have_a_flush_each),
     ("retry_failed_sync", a_failed_sync_is_final),
     ("skip_frame_crc", a_flip_in_a_hook_never_passes),
     ("trust_above_mark", what_an_open_found_outlives_a_power_cut),
@@ -28,6 +29,18 @@ const NOTICED_BY: [(&str, fn()); mutations::NAMES.len()] = [
     (
         "checkpoint_named_early",
         a_named_checkpoint_saw_only_what_is_durable,
+    ),
+    (
+        "move_before_durable",
+        a_copy_that_was_fenced_is_not_where_its_hook_is_read,
+    ),
+    (
+        "refuse_torn_tail",
+        super::damage::a_torn_group_followed_by_a_whole_one_is_an_ordinary_power_cut,
+    ),
+    (
+        "cut_damage",
+        super::damage::a_zeroed_swapped_or_repeated_block_at_or_below_the_claim_refuses,
     ),
 ];
 
@@ -85,6 +98,61 @@ fn an_ack_outlives_a_power_cut() {
         ledger.add(&hooks, 900);
         check_cut(&ledger, &rig.disk, "right after an ack");
     }
+}
+
+fn two_groups_in_flight_have_a_flush_each() {
+    let rig = fresh(48);
+    rig.world.run_for(Duration::from_secs(2));
+    let mut ledger = Ledger::default();
+    // The first is slow to flush, so that the second is written meanwhile.
+    let slow = FaultPlan::none().nth(OpKind::SyncData, syncs(&rig.disk), Fault::Delay(50_000));
+    rig.disk.set_faults(slow);
+    for number in 0..2 {
+        let hooks = rig
+            .world
+            .block_on(submit(&rig.store, number..number + 1, 300));
+        ledger.add(&hooks.unwrap(), 300);
+        rig.world.run_for(Duration::from_millis(10));
+    }
+    rig.world
+        .block_on(async {
+            for _ in 0..2 {
+                assert_eq!(next_settled(&rig.store).await.outcome, Outcome::Durable);
+            }
+        })
+        .unwrap();
+    check_cut(&ledger, &rig.disk, "right after two acks");
+}
+
+fn a_copy_that_was_fenced_is_not_where_its_hook_is_read() {
+    let rig = fresh(49);
+    let (hooks, _) = rig.world.block_on(put(&rig.store, 0..1, 300)).unwrap();
+    let mut ledger = Ledger::default();
+    ledger.add(&hooks, 300);
+    rig.world.run_for(Duration::from_secs(2));
+    let writes = rig.disk.log();
+    let writes = writes.iter().filter(|op| op.kind == OpKind::Write).count();
+    let lost = Fault::Error(libc::EIO, Fate::Lost);
+    rig.disk
+        .set_faults(FaultPlan::none().nth(OpKind::Write, writes as u64, lost));
+    let seq = hooks[0].0;
+    rig.world
+        .block_on(async {
+            let envelope = rig.store.read(seq).await.unwrap();
+            let extra = HookExtra {
+                sinks: &[SinkNo(3), SinkNo(9)],
+                dedupe_hash: None,
+                archive: false,
+                log: false,
+            };
+            let mut group = rig.store.try_begin().unwrap();
+            group.hook_again(seq, &envelope, &extra);
+            rig.store.submit(group);
+            assert_eq!(next_settled(&rig.store).await.outcome, Outcome::Fenced);
+            ready(&rig.store).await;
+        })
+        .unwrap();
+    ledger.check(&rig, "its copy never became durable");
 }
 
 fn a_fence_leaves_the_group_acked_last() {

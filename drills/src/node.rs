@@ -230,7 +230,7 @@ impl Drop for Node {
 pub fn log_tail(file: &Path) -> String {
     let text = fs::read_to_string(file).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(15)..].join("\n")
+    lines[lines.len().saturating_sub(25)..].join("\n")
 }
 
 /// A port that nobody listens on, below those that the kernel gives to outgoing connections: one of

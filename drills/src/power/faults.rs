@@ -109,12 +109,12 @@ pub fn run(
         rig.remount()?;
         rig.start_load()?;
     }
-    let hit_journal = fault != Fault::EveryError && !rig.wait_ready_again(RECOVERY)?;
+    let hit_journal = !rig.wait_acked_again(200)?;
     if hit_journal {
         rig.remount()?;
         rig.start_load()?;
+        rig.wait_acked(200)?;
     }
-    rig.wait_acked(200)?;
     cuts.push(rig.cut(order(CutKind::None, Moment::FlushEnding, rng), false)?);
     rig.stop_load();
     let after = rig.device.lock().counts();

@@ -288,6 +288,20 @@ impl Rig {
         })
     }
 
+    /// As [`Rig::wait_acked`]; false: the file system gave up before.
+    pub fn wait_acked_again(&mut self, more: usize) -> Result<bool> {
+        let target = self.ledger.acked_count() + more;
+        let (mut gave_up, mut asked) = (false, Instant::now());
+        self.wait("enough is acked", Duration::from_secs(120), |rig| {
+            if asked.elapsed() > Duration::from_millis(500) {
+                gave_up = rig.file_system_gave_up()?;
+                asked = Instant::now();
+            }
+            Ok(gave_up || rig.ledger.acked_count() >= target)
+        })?;
+        Ok(!gave_up)
+    }
+
     /// Cuts as ordered; `at_once`: whatever the moment.
     pub fn cut(&mut self, order: CutOrder, at_once: bool) -> Result<Cut> {
         let (done, taken) = channel();

@@ -171,7 +171,10 @@ impl GlommioDisk {
     /// ring and takes success for support. A read of an empty file succeeds without reaching the
     /// device, after which every real I/O fails with EOPNOTSUPP. On a file that is open for
     /// writing only that read fails everywhere, and polling stays off for good.
-    async fn turn_polling_off(&self) -> io::Result<()> {
+    ///
+    /// `known` is a file that is there: a file system without a free block may have no room for
+    /// another one, and must not keep the node from opening.
+    async fn turn_polling_off(&self, known: Option<&str>) -> io::Result<()> {
         if self.0.polling_off.get() {
             return Ok(());
         }
@@ -195,6 +198,12 @@ impl GlommioDisk {
                 self.0.side.run(move || std::fs::remove_file(path)).await?;
                 file
             }
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) => {
+                let known = known.ok_or(error)?;
+                options.tmpfile(false).custom_flags(libc::O_NOFOLLOW);
+                let path = self.0.path.join(known);
+                options.dma_open(path).await.map_err(plain)?
+            }
             Err(error) => return Err(error),
         };
         file.close().await.map_err(plain)?;
@@ -204,7 +213,7 @@ impl GlommioDisk {
 
     async fn dma_open(&self, name: &str, flags: i32, create: bool) -> io::Result<GlommioFile> {
         check_name(name)?;
-        self.turn_polling_off().await?;
+        self.turn_polling_off((!create).then_some(name)).await?;
         let mut options = OpenOptions::new();
         options
             .read(true)

@@ -8,7 +8,7 @@
 use super::run::{Plan, run_seed};
 
 /// The mutations that the simulation must notice, and in how many seeds at most.
-pub const CONTROLS: [(&str, u64); 14] = [
+pub const CONTROLS: [(&str, u64); 13] = [
     ("ack_before_write", 50),
     ("ack_before_sync", 100),
     ("undo_at_mark", 100),
@@ -22,7 +22,6 @@ pub const CONTROLS: [(&str, u64); 14] = [
     ("skip_sync_of_two", 2_000),
     ("move_before_durable", 2_000),
     ("refuse_torn_tail", 2_000),
-    ("cut_damage", 2_000),
 ];
 
 /// The same with the intake log: promises of the dual commit.

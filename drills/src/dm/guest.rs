@@ -89,7 +89,12 @@ impl Kernel {
             return Ok(kernel);
         }
         // The name has the version in it, and moves with each update of the distribution.
-        let depends = run_command(&["apt-cache", "depends", KERNEL], &[])?;
+        let ask = || run_command(&["apt-cache", "depends", KERNEL], &[]);
+        let depends = match ask() {
+            Ok(depends) => depends,
+            // No lists of packages yet.
+            Err(_) => run_command(&["apt-get", "update", "-q"], &[]).and_then(|_| ask())?,
+        };
         let package = depends
             .lines()
             .filter_map(|line| line.trim().strip_prefix("Depends: "))

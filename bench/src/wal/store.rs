@@ -163,7 +163,9 @@ impl StoreLoop {
 
     /// A full group, also while as many as may be are in flight; nothing when the store takes none.
     fn build(&self, group_bytes: usize) -> Option<GroupBuilder<GlommioDisk>> {
-        let mut group = self.store.try_begin_ahead(group_bytes, 0)?;
+        // Asked for in this order: what is refused at first is what `poll_ready` then waits for.
+        let begun = self.store.try_begin_sized(group_bytes);
+        let mut group = begun.or_else(|| self.store.try_begin_ahead(group_bytes, 0))?;
         let body = self.body.borrow();
         let mut hook_bytes = 0;
         // At least one hook, then as many as the size allows.

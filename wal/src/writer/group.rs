@@ -165,8 +165,15 @@ impl<D: Disk> GroupBuilder<D> {
         let len = head + draft.body.len();
         let out = self.room(len);
         encode_hook_head(draft, seq, &envelope, &mut out[..head]);
+        codec::write_header(kind::HOOK, 0, extra_bytes, out);
+        // NOTE: of the body where it comes from. Reading the copy right after it was written waits
+        // for the stores: that was a quarter of the time of a group of 256 KiB.
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(&out[codec::RECORD_CRC_BYTES..head]);
+        crc.update(draft.body);
+        let crc = crc.finalize();
+        out[..codec::RECORD_CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
         out[head..].copy_from_slice(draft.body);
-        let crc = codec::seal(kind::HOOK, 0, extra_bytes, out);
         self.push(crc, len, extra_bytes, Some(seq));
         seq
     }

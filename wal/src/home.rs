@@ -132,6 +132,15 @@ pub enum HomeError {
         /// Something that is in it.
         what: String,
     },
+    /// A shard that `store.json` counts has no directory.
+    #[error(
+        "{dir}: store.json counts this shard, and its directory is absent with every hook in it. \
+         Put it back; an empty directory in its place starts the shard anew, without them"
+    )]
+    ShardAbsent {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// `store.json` is unreadable.
     #[error("{file}: {why}")]
     Unreadable {
@@ -208,13 +217,19 @@ impl Home {
             fresh,
             _lock: lock,
         };
+        for shard in 0..home.facts.shards {
+            let dir = home.shard_dir(ShardId(shard));
+            if !home.fresh && !dir.is_dir() {
+                return Err(HomeError::ShardAbsent { dir });
+            }
+            make_dir(&dir)?;
+        }
+        // IMPORTANT: the directories first: one that `store.json` counts and that is not there
+        // was taken away.
+        sync_dir(&home.dir)?;
         if home.fresh {
             home.save()?;
         }
-        for shard in 0..home.facts.shards {
-            make_dir(&home.shard_dir(ShardId(shard)))?;
-        }
-        sync_dir(&home.dir)?;
         Ok(home)
     }
 
@@ -479,6 +494,25 @@ mod tests {
             Home::open(dir.path(), 1, fill),
             Err(HomeError::Orphaned { .. })
         ));
+    }
+
+    #[test]
+    fn a_shard_whose_directory_is_gone_is_refused_not_started_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Home::open(dir.path(), 2, fill).unwrap());
+        fs::remove_dir(dir.path().join("shard-001")).unwrap();
+        let error = Home::open(dir.path(), 2, fill).unwrap_err();
+        assert!(
+            matches!(&error, HomeError::ShardAbsent { dir } if dir.ends_with("shard-001")),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_first_boot_that_died_before_store_json_is_a_first_boot_again() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("shard-000")).unwrap();
+        assert!(Home::open(dir.path(), 2, fill).unwrap().is_fresh());
     }
 
     #[test]

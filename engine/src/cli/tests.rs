@@ -105,7 +105,7 @@ fn printed(run: impl FnOnce(&mut Vec<u8>) -> std::io::Result<Exit>) -> (Exit, St
     (exit, String::from_utf8(out).unwrap())
 }
 
-const GOOD: &str = "http: { ip: 127.0.0.1 }\nsources: { a: { verify: { type: github, secret: CANARY }, sinks: [ { type: log } ] } }\n";
+const GOOD: &str = "http: { ip: 127.0.0.1 }\nsources: { a: { verify: { type: github, secret: CANARYCANARYCANARY }, sinks: [ { type: log } ] } }\n";
 
 #[test]
 fn check_config_prints_a_summary_or_every_problem() {

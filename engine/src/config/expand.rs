@@ -60,6 +60,17 @@ pub(super) struct Given {
     pub text: String,
     /// The text of the file, where it held a `${…}`.
     pub raw: Option<String>,
+    /// Which defaults of `${NAME:-default}` it took.
+    pub defaults: Defaults,
+}
+
+/// The defaults that an expansion took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Defaults {
+    /// An empty one: the file says that there may be nothing.
+    pub empty: bool,
+    /// One with a text: whoever reads the file knows it.
+    pub written: bool,
 }
 
 impl Given {
@@ -68,6 +79,7 @@ impl Given {
         Given {
             text: text.to_string(),
             raw: None,
+            defaults: Defaults::default(),
         }
     }
 
@@ -97,6 +109,7 @@ pub(super) fn expand(text: &str, env: &Env) -> Result<Given, String> {
     let mut out = String::new();
     let mut rest = text;
     let mut expanded = false;
+    let mut defaults = Defaults::default();
     while let Some(i) = rest.find("${") {
         if rest[..i].ends_with('$') {
             out.push_str(&rest[..i - 1]);
@@ -108,7 +121,7 @@ pub(super) fn expand(text: &str, env: &Env) -> Result<Given, String> {
         let Some(end) = rest[i..].find('}') else {
             return Err("a ${ without its }; write $${ for a plain one".into());
         };
-        out.push_str(&value(&rest[i + 2..i + end], env)?);
+        out.push_str(&value(&rest[i + 2..i + end], env, &mut defaults)?);
         expanded = true;
         rest = &rest[i + end + 1..];
     }
@@ -116,10 +129,11 @@ pub(super) fn expand(text: &str, env: &Env) -> Result<Given, String> {
     Ok(Given {
         text: out,
         raw: expanded.then(|| text.to_string()),
+        defaults,
     })
 }
 
-fn value(inner: &str, env: &Env) -> Result<String, String> {
+fn value(inner: &str, env: &Env, defaults: &mut Defaults) -> Result<String, String> {
     if let Some(path) = inner.strip_prefix("file:") {
         return file(path);
     }
@@ -137,7 +151,11 @@ fn value(inner: &str, env: &Env) -> Result<String, String> {
         ));
     }
     match (env.get(name).transpose()?, default) {
-        (Some(""), Some(default)) | (None, Some(default)) => Ok(default.to_string()),
+        (Some(""), Some(default)) | (None, Some(default)) => {
+            defaults.empty |= default.is_empty();
+            defaults.written |= !default.is_empty();
+            Ok(default.to_string())
+        }
         (Some(value), _) => Ok(value.to_string()),
         (None, None) => Err(format!("the environment variable {name} is not set")),
     }

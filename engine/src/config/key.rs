@@ -8,6 +8,7 @@ use super::areas::Cores;
 use super::expand::Given;
 use super::problem::Fault;
 use super::secret::Secret;
+use super::suggest;
 use super::text::Rule;
 
 /// What a number counts.
@@ -227,9 +228,9 @@ impl Key {
             Kind::Word(words) => match words.iter().find(|&&word| word == text) {
                 Some(_) => Ok(Data::Text(text.to_string())),
                 None => {
-                    let hint = match super::suggest::foreign_word(self.path, text) {
+                    let hint = match suggest::foreign_word(self.path, text) {
                         Some(says) => format!("; {says}"),
-                        None => super::suggest::nearest(text, words.iter().copied())
+                        None => suggest::nearest(text, words.iter().copied())
                             .filter(|_| given.raw.is_none())
                             .map_or(String::new(), |near| format!("; did you mean {near}?")),
                     };
@@ -266,6 +267,10 @@ impl Key {
                     Err(_) => Err(not_valid()),
                 },
             },
+            Kind::Map(_) if given.raw.is_none() => Err(Fault::NotValid {
+                got: given.show(),
+                want: self.want() + &suggest::type_map(self.path, text).unwrap_or_default(),
+            }),
             Kind::Map(_) | Kind::List(..) | Kind::Opaque => Err(not_valid()),
         }
     }

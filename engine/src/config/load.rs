@@ -14,7 +14,7 @@ use super::not_built::{NOT_BUILT, NotBuilt};
 use super::problem::{At, ConfigError, Fault, Place, Problem};
 use super::values::Reader;
 use super::walk::walk;
-use super::{Config, Loaded, Origin, effective, rules, tree};
+use super::{Config, Loaded, Origin, effective, rules, tree, warnings};
 
 /// Where a configuration is looked for when neither a flag nor a variable names one.
 pub const DEFAULT_FILE: &str = "/etc/ankusa/ankusa.yml";
@@ -111,7 +111,7 @@ pub(super) fn build(
         problems.dedup();
         return Err(ConfigError { file, problems });
     }
-    let warnings = rules::warnings(&config, &values, env);
+    let warnings = warnings::warnings(&config, &values, env);
     config.effective = effective::entries(&values, not_built);
     Ok(Loaded { config, warnings })
 }

@@ -13,6 +13,7 @@ mod not_built;
 mod print;
 mod problem;
 mod rules;
+mod scalars;
 mod schema;
 mod secret;
 mod suggest;
@@ -23,6 +24,7 @@ mod text;
 mod tree;
 mod values;
 mod walk;
+mod warnings;
 
 pub use areas::*;
 pub use effective::{Diff, Entry};

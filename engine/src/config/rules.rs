@@ -1,19 +1,14 @@
-//! Rules between keys, and what is allowed but most likely not meant.
+//! Rules between keys.
 //!
 //! A rule is silent while one of its keys is faulty by itself. Pure; runs at boot, at a reload and
 //! offline.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
-use super::areas::{
-    DedupeScope, EgressConfig, EgressRule, IntakeConfig, IntakeType, KafkaConfig, OnVerifyFailure,
-    SaslMechanism, SinkKind, SinkUrl, UrlHost, VerifyConfig, WalType,
-};
-use super::expand::Env;
+use super::Config;
+use super::areas::{DedupeScope, IntakeType, KafkaConfig, SaslMechanism, WalType};
 use super::problem::{Fault, Place};
 use super::values::Values;
-use super::{Config, Warning, suggest, table};
-use crate::egress;
 
 /// What a hook takes beside its body and head, at most.
 const ENVELOPE_BYTES: u64 = 65_536;
@@ -312,147 +307,4 @@ fn kafka(kafka: &KafkaConfig, r: &Rules<'_>) {
     r.check(&["intake.kafka.sasl.token_file"], !file, || {
         "has a meaning for the mechanism oauthbearer only".into()
     });
-}
-
-/// What is allowed and most likely not meant.
-pub(super) fn warnings(c: &Config, values: &Values, env: &Env) -> Vec<Warning> {
-    let mut out = Vec::new();
-    let mut warn = |path: String, text: String| {
-        let place = values.place(&path);
-        out.push(Warning { path, place, text });
-    };
-    if c.sources.is_empty() {
-        warn(
-            "sources".into(),
-            "there is no source: every hook is answered 404".into(),
-        );
-    }
-    if c.admin.token.as_ref().is_some_and(|t| t.len() < 16) {
-        warn("admin.token".into(), "is shorter than 16 characters".into());
-    }
-    if c.wal.allow_unsafe_filesystem {
-        warn(
-            "wal.allow_unsafe_filesystem".into(),
-            "a 2xx is worth what the file system of node.data_dir is worth".into(),
-        );
-    }
-    match &c.intake {
-        Some(intake) => dual_warnings(c, intake, &mut warn),
-        None if values.present("intake") => warn(
-            "intake".into(),
-            "has no effect: wal.type is not dual".into(),
-        ),
-        None => {}
-    }
-    for source in &c.sources {
-        if source.verify == VerifyConfig::None && !c.http.ip.is_loopback() {
-            warn(
-                format!("sources.{}.verify", source.name),
-                "anyone who reaches the listener can send hooks here".into(),
-            );
-        }
-        if source.verify == VerifyConfig::None
-            && source.on_verify_failure != OnVerifyFailure::Reject
-        {
-            warn(
-                format!("sources.{}.on_verify_failure", source.name),
-                "has no effect: nothing is verified".into(),
-            );
-        }
-        for (i, sink) in source.sinks.iter().enumerate() {
-            let SinkKind::Http(http) = &sink.kind else {
-                continue;
-            };
-            if let Some(text) = closed(&http.url, &c.egress) {
-                warn(format!("sources.{}.sinks[{i}].url", source.name), text);
-            }
-        }
-    }
-    for name in env
-        .names()
-        .filter(|n| n.starts_with("ANKUSA_") && *n != "ANKUSA_CONFIG" && !from_cluster(n))
-    {
-        if !table::rows().any(|key| key.variable().as_deref() == Some(name)) {
-            let variables: Vec<String> = table::rows().filter_map(|k| k.variable()).collect();
-            let near = suggest::nearest(name, variables.iter().map(String::as_str));
-            let hint = near.map_or(String::new(), |n| format!("; did you mean {n}?"));
-            out.push(Warning {
-                path: String::new(),
-                place: Place::Env(name.into()),
-                text: format!("sets no key{hint}"),
-            });
-        }
-    }
-    out
-}
-
-fn dual_warnings(c: &Config, intake: &IntakeConfig, warn: &mut impl FnMut(String, String)) {
-    if !intake.verify_topic {
-        warn(
-            "intake.verify_topic".into(),
-            "nobody checks that the topic keeps what it confirms".into(),
-        );
-    }
-    let (reconcile, publish) = (intake.reconcile_deadline_ms, intake.publish_timeout_ms);
-    if reconcile <= publish {
-        warn(
-            "intake.reconcile_deadline_ms".into(),
-            format!(
-                "{reconcile} ms is not above intake.publish_timeout_ms ({publish} ms): a hook whose publish times out gives its claim up at once"
-            ),
-        );
-    }
-    let sasl = intake.kafka.sasl.as_ref();
-    let plain = sasl.is_some_and(|s| {
-        matches!(
-            s.mechanism,
-            SaslMechanism::Plain | SaslMechanism::Oauthbearer
-        )
-    });
-    if intake.kind == IntakeType::Kafka && plain && intake.kafka.ssl.is_none() {
-        warn(
-            "intake.kafka.sasl".into(),
-            "sends its secret in clear text: intake.kafka.ssl is not on".into(),
-        );
-    }
-    if intake.kind == IntakeType::Memory {
-        warn(
-            "intake.type".into(),
-            "memory is a file on this host: a lost host loses both halves".into(),
-        );
-    }
-    for source in c.sources.iter().filter(|s| s.dedupe.is_none()) {
-        warn(
-            format!("sources.{}.dedupe", source.name),
-            "is not set: the provider's repeat of a hook that was answered 503 is stored as another hook".into(),
-        );
-    }
-}
-
-/// Variables that a cluster sets for a service called `ankusa` or `ankusa-…`.
-fn from_cluster(name: &str) -> bool {
-    name.ends_with("_SERVICE_HOST")
-        || name.contains("_SERVICE_PORT")
-        || name.ends_with("_PORT")
-        || name.contains("_TCP")
-        || name.contains("_UDP")
-}
-
-/// Why a sink can never be reached, as far as its URL shows. Where its name leads is seen only at
-/// the delivery.
-fn closed(url: &SinkUrl, egress: &EgressConfig) -> Option<String> {
-    let has_block = egress
-        .allow
-        .iter()
-        .any(|r| matches!(r, EgressRule::Cidr(_)));
-    let address = match &url.host {
-        UrlHost::Ip(ip) => *ip,
-        // A name may resolve into a block, and then plain http is allowed too.
-        UrlHost::Name(_) if has_block => return None,
-        UrlHost::Name(name) if name == "localhost" => Ipv4Addr::LOCALHOST.into(),
-        // Any public address: only the scheme is judged.
-        UrlHost::Name(_) => Ipv4Addr::new(1, 1, 1, 1).into(),
-    };
-    let refusal = egress::decide(egress, url.https, &url.host, address).err()?;
-    Some(format!("{refusal}: nothing will be delivered"))
 }

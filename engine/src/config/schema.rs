@@ -147,7 +147,7 @@ Written by `ankusa config-reference` from the same table that checks a file: do 
 One YAML file: `--config FILE`, else the variable `ANKUSA_CONFIG`, else `/etc/ankusa/ankusa.yml`. Where there is none, the try-out holds: loopback only, a source `demo` without verification that delivers into `./delivered.ndjson`, data in `./data`. A whole example is in [`examples/ankusa.yml`](examples/ankusa.yml).
 
 - `ankusa check-config` prints every problem at once, each with its line, key path and what is allowed, and ends with code 78. `ankusa print-config` prints every key in effect and where it came from; secrets print as `[REDACTED]`. `ankusa config-schema` prints a JSON Schema for editors.
-- In any value: `${VAR}`, `${VAR:-default}` (also where `VAR` is empty), `${file:/absolute/path}` (line ends at its end dropped). `$${` is a plain `${`. What was expanded is not expanded again.
+- In any value: `${VAR}`, `${VAR:-default}` (also where `VAR` is empty), `${file:/absolute/path}` (line ends at its end dropped). `$${` is a plain `${`. What was expanded is not expanded again. In a list of secrets an entry such as `${OLD_SECRET:-}` that comes to nothing is left out; never write a secret behind the `:-`, because who has read the file could sign with it (a warning says so).
 - Every key without `<name>` or `[]` can be set by a variable, which wins over the file: `ANKUSA_` and the path in capitals with `_` for `.`, so `http.limits.head_bytes` is `ANKUSA_HTTP_LIMITS_HEAD_BYTES`. Lists take commas.
 - Numbers are whole. Bytes may carry `B`, `KiB`, `MiB`, `GiB`, `TiB`, `kB`, `MB`, `GB`, `TB`; times `ms`, `s`, `m`, `h`, `d`.
 - A file has at most 1 MiB, in UTF-8, one document, no key twice. Relative paths count from the working directory.

@@ -2,6 +2,9 @@
 //!
 //! Pure; runs anywhere.
 
+use super::key::Kind;
+use super::table::{join, row};
+
 /// The nearest of the candidates, where one is near enough to be a slip of the keyboard.
 pub(super) fn nearest<'a>(
     word: &str,
@@ -175,6 +178,7 @@ const FOREIGN_WORDS: &[(&str, &str, &str)] = &[
         "here it is standard_webhooks",
     ),
     ("log.format", "pretty", "here it is text"),
+    ("wal.sync", "fsync", "fdatasync is what is meant"),
 ];
 
 /// What to say of a foreign word.
@@ -183,4 +187,14 @@ pub(super) fn foreign_word(pattern: &str, word: &str) -> Option<&'static str> {
         .iter()
         .find(|(key, w, _)| *key == pattern && *w == word)
         .map(|(_, _, says)| *says)
+}
+
+/// How to write a map that its `type` alone was given for.
+pub(super) fn type_map(pattern: &str, word: &str) -> Option<String> {
+    match row(&join(pattern, "type"))?.kind {
+        Kind::Word(words) if words.contains(&word) => {
+            Some(format!("; did you mean {{ type: {word} }}?"))
+        }
+        _ => None,
+    }
 }

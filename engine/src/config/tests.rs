@@ -45,10 +45,10 @@ fn check(yaml: &str, expected: &[&str]) {
 const EXAMPLE: &str = include_str!("../../../docs/examples/ankusa.yml");
 const EXAMPLE_ENV: &[(&str, &str)] = &[
     ("ADMIN_TOKEN", "a-token-of-some-length"),
-    ("STRIPE_WHSEC", "whsec_one"),
+    ("STRIPE_WHSEC", "whsec_one_and_more"),
     ("SINK_WHSEC", "whsec_c2VjcmV0c2VjcmV0c2VjcmV0"),
-    ("GITHUB_SECRET", "two"),
-    ("METER_SECRET", "three"),
+    ("GITHUB_SECRET", "two-and-16-bytes-of-it"),
+    ("METER_SECRET", "three-and-16-bytes-of-it"),
 ];
 
 #[test]
@@ -102,9 +102,10 @@ fn the_example_is_accepted_and_read() {
     else {
         panic!()
     };
+    assert_eq!(secrets.len(), 1, "STRIPE_WHSEC_OLD is not set");
     assert_eq!(
         (secrets[0].expose(), *tolerance_seconds),
-        (b"whsec_one".as_slice(), 300)
+        (b"whsec_one_and_more".as_slice(), 300)
     );
     let SinkKind::Http(http) = &c.sources[0].sinks[0].kind else {
         panic!()
@@ -204,7 +205,7 @@ fn printed_yaml_loads_again_with_the_same_values() {
     assert!(
         first
             .to_yaml()
-            .contains("secret: \"[REDACTED]\" # line 52\n"),
+            .contains("secret: \"[REDACTED]\" # line 54\n"),
         "{}",
         first.to_yaml()
     );

@@ -28,6 +28,9 @@ pub(super) struct Values {
     pub found: BTreeMap<String, Found>,
     /// Defaults that were computed at run time.
     pub computed: RefCell<BTreeMap<String, Data>>,
+    /// Secrets whose text is a default that stands in the file: path, place, and the text with the
+    /// `${…}`.
+    pub published: Vec<(String, Place, String)>,
     /// The faults so far.
     pub problems: RefCell<Vec<Problem>>,
 }

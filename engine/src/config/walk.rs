@@ -3,11 +3,11 @@
 //! Goes on after every fault, so that one run reports them all. A variable wins over the file. What
 //! is not built is refused here, from the list it is given. Runs at boot, at a reload and offline.
 
-use super::areas::Cores;
 use super::expand::{Env, Given, expand};
 use super::key::{Data, Fallback, Key, Kind};
 use super::not_built::{NotBuilt, covers};
 use super::problem::{At, Fault, Place};
+use super::scalars::{leave_out_optional, read};
 use super::secret::Secret;
 use super::suggest;
 use super::table::{self, children, fits, join, row};
@@ -134,15 +134,19 @@ impl Walker<'_> {
             if known.contains(&name.as_str()) && name != "*" && name != "#" {
                 self.child(&join(pattern, name), &below, *at, node, kind.as_deref());
             } else if known.contains(&"*") {
-                if text::is_name(name) {
-                    self.child(&join(pattern, "*"), &below, *at, node, None);
-                } else {
+                let mut inside = below.clone();
+                if !text::is_name(name) {
                     let fault = Fault::NotValid {
                         got: format!("{name:?}"),
                         want: text::NAME.want.into(),
                     };
                     self.values.fault(below, Place::File(*at), fault);
+                    // A name must not read as another path.
+                    if name.contains(['.', '[']) {
+                        inside = join(path, &format!("{name:?}"));
+                    }
                 }
+                self.child(&join(pattern, "*"), &inside, *at, node, None);
             } else {
                 let fault = Fault::UnknownKey(hint(pattern, name, &known, kind.as_deref()));
                 self.values.fault(below, Place::File(*at), fault);
@@ -268,14 +272,23 @@ impl Walker<'_> {
             let (below, path) = (join(pattern, "#"), format!("{path}[{i}]"));
             match &item.data {
                 NodeData::Map(entries) => self.map(&below, &path, item.at, entries),
-                other => self.values.fault(
-                    path,
-                    Place::File(item.at),
-                    Fault::WrongType {
-                        want: "a map of keys".into(),
-                        got: other.noun(),
-                    },
-                ),
+                other => {
+                    let hint = match other {
+                        NodeData::Scalar(text) => suggest::type_map(&below, text),
+                        _ => None,
+                    };
+                    let fault = match (hint, other) {
+                        (Some(hint), NodeData::Scalar(text)) => Fault::NotValid {
+                            got: format!("{text:?}"),
+                            want: format!("a map{hint}"),
+                        },
+                        _ => Fault::WrongType {
+                            want: "a map of keys".into(),
+                            got: other.noun(),
+                        },
+                    };
+                    self.values.fault(path, Place::File(item.at), fault);
+                }
             }
         }
     }
@@ -308,7 +321,7 @@ impl Walker<'_> {
                         .split(',')
                         .map(|t| Given {
                             text: t.trim().to_string(),
-                            raw: given.raw.clone(),
+                            ..given.clone()
                         })
                         .collect();
                     self.scalars(key, path, place, items, false);
@@ -330,6 +343,7 @@ impl Walker<'_> {
                 }
                 // One that could not be expanded has been reported.
                 if given.len() == items.len() {
+                    leave_out_optional(key, &mut given);
                     self.scalars(key, path, place, given, true);
                 }
             }
@@ -357,6 +371,12 @@ impl Walker<'_> {
         given: Vec<Given>,
         listed: bool,
     ) {
+        if matches!(key.kind, Kind::Secret | Kind::Secrets)
+            && let Some(given) = given.iter().find(|g| g.defaults.written)
+        {
+            let published = (path.to_string(), place.clone(), given.show());
+            self.values.published.push(published);
+        }
         let data = match read(key, &given, listed) {
             Ok(data) => data,
             Err(fault) => return self.values.fault(path.to_string(), place, fault),
@@ -425,66 +445,6 @@ impl Walker<'_> {
                 place,
             },
         );
-    }
-}
-
-/// The value of a key from its scalars.
-fn read(key: &'static Key, given: &[Given], listed: bool) -> Result<Data, Fault> {
-    match key.kind {
-        Kind::Secret | Kind::Secrets => {
-            if given.is_empty() || given.iter().any(|g| g.text.trim().is_empty()) {
-                return Err(Fault::Secret("is empty"));
-            }
-            if given.len() > 8 {
-                return Err(Fault::Length {
-                    got: given.len(),
-                    allowed: "1 to 8".into(),
-                });
-            }
-            Ok(Data::Secrets(
-                given
-                    .iter()
-                    .map(|g| Secret::from(g.text.as_str()))
-                    .collect(),
-            ))
-        }
-        Kind::Texts(_) => {
-            let mut texts: Vec<String> = Vec::new();
-            for one in given {
-                key.read(one)?;
-                texts.push(one.text.clone());
-            }
-            Ok(Data::Texts(texts))
-        }
-        Kind::Cores if listed || given.len() > 1 => {
-            if given.is_empty() {
-                return Err(Fault::Length {
-                    got: 0,
-                    allowed: "1 or more".into(),
-                });
-            }
-            let mut list: Vec<u16> = Vec::new();
-            for one in given {
-                match one.text.parse::<u16>() {
-                    Ok(n) if n < 1024 && !list.contains(&n) => list.push(n),
-                    Ok(n) if n < 1024 => return Err(Fault::Rule(format!("names CPU {n} twice"))),
-                    Ok(_) => {
-                        return Err(Fault::OutOfRange {
-                            got: one.show(),
-                            allowed: "CPUs 0 to 1023".into(),
-                        });
-                    }
-                    Err(_) => {
-                        return Err(Fault::NotValid {
-                            got: one.show(),
-                            want: "the number of a CPU".into(),
-                        });
-                    }
-                }
-            }
-            Ok(Data::Cores(Cores::List(list)))
-        }
-        _ => key.read(given.first().unwrap_or(&Given::plain(""))),
     }
 }
 

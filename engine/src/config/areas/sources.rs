@@ -118,8 +118,12 @@ impl SourceConfig {
             .map(|i| SinkConfig::read(&list.item(i), dispatch))
             .collect();
         let named = |i: usize| {
-            let item = list.item(i).path;
-            !r.values.faulty(&format!("{item}.name")) && !r.values.faulty(&format!("{item}.type"))
+            let item = list.item(i);
+            let is_map = !item.names().is_empty();
+            let item = item.path;
+            is_map
+                && !r.values.faulty(&format!("{item}.name"))
+                && !r.values.faulty(&format!("{item}.type"))
         };
         for (i, sink) in sinks.iter().enumerate().filter(|(i, _)| named(*i)) {
             let first = (0..i).find(|&j| named(j) && sinks[j].name == sink.name);

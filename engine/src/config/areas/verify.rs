@@ -162,7 +162,7 @@ const WITH_SECRET: &[&str] = &[
 
 pub(in crate::config) const KEYS: &[Key] = &[
     Key::word("sources.*.verify.type", &["none", "stripe", "github", "standard_webhooks", "shopify", "slack", "hmac", "ed25519", "bearer", "basic"], "Who signs, and how.").required().live(),
-    Key::secrets("sources.*.verify.secret", "The secret, or up to 8 of them while they are rotated; each is tried. Never empty. For `standard_webhooks`: base64, with `whsec_` before it or without. For `stripe`: as it is, `whsec_` included.").required().types(WITH_SECRET).live(),
+    Key::secrets("sources.*.verify.secret", "The secret, or up to 8 of them while they are rotated; each is tried. Never empty: of a list, entries such as `${OLD_SECRET:-}` that come to nothing are left out, as long as one is left. For `standard_webhooks`: base64, with `whsec_` before it or without. For `stripe`: as it is, `whsec_` included.").required().types(WITH_SECRET).live(),
     Key::int("sources.*.verify.tolerance_seconds", 1, 86_400, Unit::Seconds, "How old, or how far in the future, a timestamp may be. `hmac` and `ed25519` need a timestamp for it.").or_computed("300 where there is a timestamp").types(&["stripe", "standard_webhooks", "slack", "hmac", "ed25519"]).live(),
     Key::text("sources.*.verify.signature_header", &text::HEADER, "The header of the signature.").required().types(DESCRIBED).live(),
     Key::text("sources.*.verify.signed", &text::SIGNED, "What is signed: `{body}`, `{ts}`, `{header:NAME}` and plain text.").or("{body}").types(DESCRIBED).live(),
@@ -182,6 +182,20 @@ pub(in crate::config) const KEYS: &[Key] = &[
 ];
 
 impl VerifyConfig {
+    /// The keys that signatures are made with, or the tokens; none for public keys and passwords.
+    pub fn secrets(&self) -> &[Secret] {
+        match self {
+            VerifyConfig::Stripe { secrets, .. }
+            | VerifyConfig::GitHub { secrets }
+            | VerifyConfig::StandardWebhooks { secrets, .. }
+            | VerifyConfig::Shopify { secrets }
+            | VerifyConfig::Slack { secrets, .. }
+            | VerifyConfig::Hmac { secrets, .. }
+            | VerifyConfig::Bearer { secrets, .. } => secrets,
+            VerifyConfig::None | VerifyConfig::Ed25519 { .. } | VerifyConfig::Basic { .. } => &[],
+        }
+    }
+
     /// How old or early a timestamp may be, where one is judged.
     pub fn tolerance_seconds(&self) -> Option<u64> {
         match self {

@@ -10,7 +10,7 @@ fn all_problems_are_reported_at_once_in_the_order_of_the_file() {
             "f:2:3: http.prot: unknown key; did you mean port?",
             "f:3:9: http.port: 70000 is out of range; allowed: 1 to 65535",
             "f:4:25: wal.groups_inflight: 5 is out of range; allowed: 1 to 4 groups",
-            "f:4:34: wal.sync: \"fsync\" is not one of fdatasync, dsync; did you mean dsync?",
+            "f:4:34: wal.sync: \"fsync\" is not one of fdatasync, dsync; fdatasync is what is meant",
             "f:5:6: log: must be a map of keys, not a single value",
         ],
     );
@@ -101,11 +101,16 @@ fn a_source_needs_a_verifier_and_a_sink() {
 #[test]
 fn names_and_sinks_of_a_source_are_unique_and_well_formed() {
     check(
-        "sources:\n  'a b': {}\n  a: { verify: { type: none }, sinks: [ { type: log }, { type: log }, { type: log, name: ü } ] }\n",
+        "sources:\n  'a b': { verify: { type: strip, secret: x }, sinks: [] }\n  a.b: { sinks: [ {} ] }\n  a: { verify: { type: none }, sinks: [ { type: log }, { type: log }, { type: log, name: ü } ] }\n",
         &[
             "f:2:3: sources.a b: \"a b\" is not a name of 1 to 64 letters, digits, - and _",
-            "f:3:56: sources.a.sinks[1].name: the name log is already that of sinks[0]; give each sink of a source a name of its own",
-            "f:3:90: sources.a.sinks[2].name: \"ü\" is not a name of 1 to 64 letters, digits, - and _",
+            "f:2:28: sources.a b.verify.type: \"strip\" is not one of none, stripe, github, standard_webhooks, shopify, slack, hmac, ed25519, bearer, basic; did you mean stripe?",
+            "f:2:55: sources.a b.sinks: has 0 entries; allowed: 1 to 64",
+            "f:3:3: sources.a.b: \"a.b\" is not a name of 1 to 64 letters, digits, - and _",
+            "f:3:8: sources.\"a.b\".verify: is required: a map",
+            "f:3:19: sources.\"a.b\".sinks[0].type: is required: one of http, file, log, kafka, jetstream",
+            "f:4:56: sources.a.sinks[1].name: the name log is already that of sinks[0]; give each sink of a source a name of its own",
+            "f:4:90: sources.a.sinks[2].name: \"ü\" is not a name of 1 to 64 letters, digits, - and _",
         ],
     );
 }
@@ -121,6 +126,19 @@ fn an_unknown_verifier_is_an_error_and_never_accept_all() {
     check(
         "sources: { a: { verify: { type: none, secret: x }, sinks: [ { type: log } ] } }",
         &["f:1:39: sources.a.verify.secret: has no meaning for type none, which takes type"],
+    );
+}
+
+#[test]
+fn a_word_where_a_map_with_that_type_is_wanted_gets_the_map() {
+    check(
+        "sources: { a: { verify: none, sinks: [ log, x ] }, b: { verify: x, sinks: [ { type: log } ] } }",
+        &[
+            "f:1:25: sources.a.verify: \"none\" is not a map; did you mean { type: none }?",
+            "f:1:40: sources.a.sinks[0]: \"log\" is not a map; did you mean { type: log }?",
+            "f:1:45: sources.a.sinks[1]: must be a map of keys, not a single value",
+            "f:1:65: sources.b.verify: \"x\" is not a map",
+        ],
     );
 }
 
@@ -150,6 +168,8 @@ fn a_missing_empty_or_undecodable_secret_is_an_error() {
         "~",
         "[]",
         "[a, '']",
+        "[a, '${EMPTY}']",
+        "['${UNSET:-}', '${EMPTY:-}']",
         "'${EMPTY}'",
         "'${UNSET:-}'",
         "[a, ~]",

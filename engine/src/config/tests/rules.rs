@@ -386,11 +386,23 @@ fn what_is_most_likely_not_meant_is_a_warning() {
             &sink("https://a.example", ""),
             &[
                 ("ANKUSA_HTTP_PROT", "1"),
-                ("ANKUSA_SERVICE_HOST", "1"),
-                ("ANKUSA_CONFIG", "f")
+                ("ANKUSA_HTP_PORT", "1"),
+                ("ANKUSA_FOO_TCP", "1"),
+                // What a cluster sets for services called ankusa and ankusa-edge.
+                ("ANKUSA_SERVICE_HOST", "10.0.0.1"),
+                ("ANKUSA_EDGE_SERVICE_PORT_HOOKS", "4000"),
+                ("ANKUSA_EDGE_PORT", "tcp://10.0.0.1:4000"),
+                ("ANKUSA_EDGE_PORT_4000_TCP", "tcp://10.0.0.1:4000"),
+                ("ANKUSA_PORT_4000_TCP_ADDR", "10.0.0.1"),
+                ("ANKUSA_CONFIG", "f"),
+                ("ANKUSA_FAILPOINT", "x")
             ]
         ),
-        ["ANKUSA_HTTP_PROT: sets no key; did you mean ANKUSA_HTTP_PORT?",]
+        [
+            "ANKUSA_FOO_TCP: sets no key",
+            "ANKUSA_HTP_PORT: sets no key; did you mean ANKUSA_HTTP_PORT?",
+            "ANKUSA_HTTP_PROT: sets no key; did you mean ANKUSA_HTTP_PORT?",
+        ]
     );
     let open = "sources: { a: { verify: { type: none }, sinks: [ { type: log } ] } }";
     assert_eq!(

@@ -183,3 +183,57 @@ fn keys_that_sound_secret_are_hidden() {
         }
     }
 }
+
+/// A published example held `${STRIPE_WHSEC_OLD:-whsec_none}` as a second secret: where the
+/// variable was not set, whoever had read the example could sign.
+#[test]
+fn an_optional_secret_of_a_list_is_left_out_and_a_published_one_is_a_warning() {
+    let of = |secret: &str| {
+        let yaml = format!(
+            "http: {{ ip: 127.0.0.1 }}\nsources: {{ a: {{ verify: {{ type: stripe, secret: {secret} }}, sinks: [ {{ type: log }} ] }} }}"
+        );
+        let loaded = load_text(&yaml, &[("SET", "CANARYCANARYCANARY"), ("EMPTY", "")]);
+        let loaded = loaded.unwrap_or_else(|e| panic!("{e}"));
+        let secrets = loaded.config.sources[0].verify.secrets().to_vec();
+        (secrets, loaded.warning_lines())
+    };
+    let one = vec![Secret::from("CANARYCANARYCANARY")];
+    for list in [
+        "['${SET}', '${OLD:-}']",
+        "['${OLD:-}', '${EMPTY:-}', '${SET}']",
+        "['${SET:-whsec_none}', '${OLD:-}']",
+    ] {
+        assert_eq!(of(list), (one.clone(), vec![]), "{list}");
+    }
+    let (secrets, warnings) = of("['${SET}', '${OLD:-whsec_none}']");
+    assert_eq!(secrets.len(), 2);
+    assert_eq!(
+        warnings,
+        [
+            "f:2:49: sources.a.verify.secret: the value of \"${OLD:-whsec_none}\" is its default, and a secret that stands in a file is none; for an entry of a list that may be absent write ${NAME:-}"
+        ]
+    );
+    assert_eq!(
+        of("['${SET}', short]").1,
+        ["f:2:49: sources.a.verify.secret: one of them is shorter than 16 bytes"]
+    );
+    assert_eq!(
+        of("15-bytes-of-key").1,
+        ["f:2:49: sources.a.verify.secret: is shorter than 16 bytes"]
+    );
+    assert_eq!(of("16-bytes-of-key!").1, Vec::<String>::new());
+}
+
+#[test]
+fn a_short_secret_of_a_sink_is_a_warning_by_its_decoded_bytes() {
+    // 15 bytes: the text is longer than 16.
+    let yaml = "sources: { a: { verify: { type: none }, sinks: [ { type: http, url: 'https://h.example', secret: whsec_MTUtYnl0ZXMtb2Yta2V5 } ] } }";
+    let lines = load_text(yaml, &[]).map(|l| l.warning_lines());
+    let lines = lines.unwrap_or_else(|e| panic!("{e}"));
+    assert!(
+        lines
+            .iter()
+            .any(|l| l.ends_with("sources.a.sinks[0].secret: is shorter than 16 bytes")),
+        "{lines:?}"
+    );
+}

@@ -7,6 +7,7 @@ pub mod claims;
 pub mod cli;
 pub mod commit;
 pub mod config;
+pub mod cpus;
 pub mod dedupe;
 pub mod dispatch;
 pub mod dual;

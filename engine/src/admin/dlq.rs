@@ -192,12 +192,18 @@ fn look<D: Disk>(shard: &Shard<D>, wanted: &Wanted, limit: usize, offer: &mut Of
             "reason": DeadReason::from_code(reason).map(DeadReason::word),
             "attempts": row.attempts,
             "received_at": received_ms(&hook.id.0),
-            "died_at": u64::from(at_s) * 1000,
+            "died_at": died_ms(at_s, &hook.id.0),
             "shard": shard.id.0,
             "seq": hook.seq.0,
         });
         offer.letters.push((at_s, next.0, letter));
     }
+}
+
+/// When a delivery of this hook died. Kept in whole seconds, so that one that died in the second of
+/// its receipt would seem to have died before it.
+pub(super) fn died_ms(at_s: u32, id: &[u8; 16]) -> u64 {
+    (u64::from(at_s) * 1000).max(received_ms(id))
 }
 
 /// A hook's id begins with the time of its receipt.
@@ -240,6 +246,15 @@ mod tests {
     fn last_page_has_no_next_and_a_page_that_stopped_looking_has() {
         assert_eq!(merge(vec![offered(0, &[9], 0)], 5).1, None);
         assert_eq!(merge(vec![offered(0, &[], 77)], 5).1.unwrap().of(0).0, 77);
+    }
+
+    #[test]
+    fn nothing_dies_before_it_is_received() {
+        let mut id = [0xff; 16];
+        id[..6].copy_from_slice(&1_700_000_000_900u64.to_be_bytes()[2..]);
+        assert_eq!(received_ms(&id), 1_700_000_000_900);
+        assert_eq!(died_ms(1_700_000_000, &id), 1_700_000_000_900);
+        assert_eq!(died_ms(1_700_000_001, &id), 1_700_000_001_000);
     }
 
     #[test]

@@ -151,7 +151,7 @@ fn rows<D: Disk>(shard: &Shard<D>, id: HookId) -> Option<Value> {
                 }
                 RowState::Dead { at_s, reason } => {
                     view["state"] = json!("dead");
-                    view["died_at"] = json!(u64::from(at_s) * 1000);
+                    view["died_at"] = json!(super::dlq::died_ms(at_s, &id.0));
                     view["reason"] = json!(DeadReason::from_code(reason).map(DeadReason::word));
                 }
                 RowState::Finished => view["state"] = json!("finished"),

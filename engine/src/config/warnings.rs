@@ -14,7 +14,7 @@ use super::load::FILE_VARIABLE;
 use super::problem::Place;
 use super::values::Values;
 use super::{Config, Secret, Warning, suggest, table};
-use crate::egress;
+use crate::{cpus, egress};
 
 /// A signing secret below this can be guessed.
 const SECRET_BYTES_GOOD: usize = 16;
@@ -40,6 +40,9 @@ pub(super) fn warnings(c: &Config, values: &Values, env: &Env) -> Vec<Warning> {
             "sources".into(),
             "there is no source: every hook is answered 404".into(),
         );
+    }
+    if let Some(text) = cpus::oddness(&c.node.cores, &cpus::allowed()) {
+        warn("node.cores".into(), text);
     }
     if c.admin.token.as_ref().is_some_and(|t| t.len() < 16) {
         warn("admin.token".into(), "is shorter than 16 characters".into());

@@ -6,6 +6,7 @@ use ankusa_wal::disk::preflight;
 use ankusa_wal::home::Home;
 
 use crate::config::{Config, Cores, Origin};
+use crate::cpus;
 
 /// What the cores start from.
 pub struct Prepared {
@@ -20,7 +21,9 @@ pub struct Prepared {
 /// # Errors
 /// A text for the operator.
 pub fn prepare(config: &Config) -> Result<Prepared, String> {
-    let cpus = cpus(&config.node.cores)?;
+    let allowed = cpus::allowed();
+    let crowded = cpus::oddness(&config.node.cores, &allowed);
+    let cpus = cpus(&config.node.cores, allowed)?;
     let shards = config.node.shards.unwrap_or(cpus.len() as u16);
     let random = |bytes: &mut [u8]| {
         // NOTE: fails only without a kernel random source; the identity must not be guessable
@@ -40,6 +43,8 @@ pub fn prepare(config: &Config) -> Result<Prepared, String> {
         }
     }
     if !fatal.is_empty() {
+        // Too many cores may be all that is wrong.
+        fatal.extend(crowded.map(|why| format!("node.cores: {why}")));
         return Err(fatal.join("\n"));
     }
     home.grow(cpus.len() as u16).map_err(|e| e.to_string())?;
@@ -47,43 +52,17 @@ pub fn prepare(config: &Config) -> Result<Prepared, String> {
 }
 
 /// The CPUs to run on: those that this process may use, or the ones named.
-fn cpus(cores: &Cores) -> Result<Vec<usize>, String> {
-    let allowed = allowed_cpus();
+fn cpus(cores: &Cores, allowed: Vec<usize>) -> Result<Vec<usize>, String> {
     match cores {
         Cores::All => Ok(allowed),
         Cores::Count(count) => {
             let count = usize::from(*count);
-            if count > allowed.len() {
-                // More cores than CPUs: they share, which only a test wants.
-                return Ok((0..count).map(|n| allowed[n % allowed.len()]).collect());
-            }
-            Ok(allowed.into_iter().take(count).collect())
+            // More cores than CPUs share them, and a warning was given.
+            Ok(allowed.iter().copied().cycle().take(count).collect())
         }
-        Cores::List(list) => {
-            let list: Vec<usize> = list.iter().map(|c| usize::from(*c)).collect();
-            match list.iter().find(|cpu| !allowed.contains(cpu)) {
-                Some(cpu) => Err(format!(
-                    "node.cores: CPU {cpu} is not among those this process may use ({allowed:?})"
-                )),
-                None => Ok(list),
-            }
-        }
+        Cores::List(list) => match cpus::oddness(cores, &allowed) {
+            Some(why) => Err(format!("node.cores: {why}")),
+            None => Ok(list.iter().map(|c| usize::from(*c)).collect()),
+        },
     }
-}
-
-fn allowed_cpus() -> Vec<usize> {
-    #[expect(unsafe_code, reason = "std does not tell which CPUs a process may use")]
-    // SAFETY: a zeroed cpu_set_t is valid, the call writes at most its size, and CPU_ISSET reads
-    // below CPU_SETSIZE only.
-    let cpus: Vec<usize> = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) == 0 {
-            (0..libc::CPU_SETSIZE as usize)
-                .filter(|cpu| libc::CPU_ISSET(*cpu, &set))
-                .collect()
-        } else {
-            Vec::new()
-        }
-    };
-    if cpus.is_empty() { vec![0] } else { cpus }
 }

@@ -72,7 +72,7 @@ pub struct LogConfig {
 pub(in crate::config) const KEYS: &[Key] = &[
     Key::text("node.name", &text::NODE_NAME, "What the APIs return as `instance`.").or_computed("the host name"),
     Key::text("node.data_dir", &text::PATH, "The directory of the store. Relative to the working directory.").or("./data"),
-    Key::cores("node.cores", "The CPUs that reactor cores are pinned to: `all`, how many, or a list of their numbers.").or("all"),
+    Key::cores("node.cores", "The CPUs that reactor cores are pinned to: `all`, how many, or a list of their numbers. More than there are CPUs share them (a warning), and each locks memory of its own; a listed CPU must be there.").or("all"),
     Key::int("node.shards", 1, 1024, Unit::Of("shards"), "Shards of the store at its first boot; later boots keep what the store has, and add shards up to the number of cores.").or_computed("as many as cores"),
     Key::int("node.shutdown_ms", 100, 600_000, Unit::Millis, "How long a stop may take to finish what is in flight.").or("30000").live(),
     Key::word("log.level", &["trace", "debug", "info", "warn", "warning", "error"], "The least severe level that is logged. `warning` is `warn`.").or("info").live(),

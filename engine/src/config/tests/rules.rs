@@ -404,6 +404,16 @@ fn what_is_most_likely_not_meant_is_a_warning() {
             "ANKUSA_HTTP_PROT: sets no key; did you mean ANKUSA_HTTP_PORT?",
         ]
     );
+    let shared = of("node: { cores: 1024 }", &[]);
+    assert!(
+        shared[1].starts_with("f:1:16: node.cores: 1024 cores share the "),
+        "{shared:?}"
+    );
+    let absent = of("node: { cores: [1023] }", &[]);
+    assert!(
+        absent[1].starts_with("f:1:16: node.cores: CPU 1023 is not among those"),
+        "{absent:?}"
+    );
     let open = "sources: { a: { verify: { type: none }, sinks: [ { type: log } ] } }";
     assert_eq!(
         of(open, &[]),

@@ -47,7 +47,7 @@ impl Handler for Answer201 {
 
     fn refusal(&self, refusal: Refusal) -> Response {
         let (status, body) = match refusal {
-            Refusal::Malformed => (400, r#"{"error":"malformed_request"}"#),
+            Refusal::Malformed(_) => (400, r#"{"error":"malformed_request"}"#),
             Refusal::HeadTooLarge => (431, r#"{"error":"headers_too_large"}"#),
             Refusal::BodyTooLarge { .. } => (413, r#"{"error":"payload_too_large"}"#),
             Refusal::Timeout => (408, r#"{"error":"request_timeout"}"#),

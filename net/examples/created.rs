@@ -40,7 +40,7 @@ impl Handler for Created {
                 Response::fixed(413, r#"{"error":"payload_too_large"}"#)
             }
             Refusal::HeadTooLarge => Response::fixed(431, r#"{"error":"headers_too_large"}"#),
-            Refusal::Malformed | Refusal::BodyCut => {
+            Refusal::Malformed(_) | Refusal::BodyCut => {
                 Response::fixed(400, r#"{"error":"malformed_request"}"#)
             }
         }

@@ -91,7 +91,13 @@ pub(super) fn unavailable(outcome: Outcome, intake_retry_after_s: u64) -> Respon
 /// What the server itself refuses, in the product's words.
 pub fn refusal(refusal: Refusal) -> Response {
     match refusal {
-        Refusal::Malformed => Response::fixed(400, "{\"error\":\"malformed_request\"}"),
+        Refusal::Malformed(doubt) => Response::json(
+            400,
+            format_args!(
+                "{{\"error\":\"malformed_request\",\"reason\":\"{}\"}}",
+                doubt.word()
+            ),
+        ),
         Refusal::HeadTooLarge => Response::fixed(431, "{\"error\":\"headers_too_large\"}"),
         Refusal::BodyTooLarge { limit } => payload_too_large(limit),
         Refusal::Timeout => Response::fixed(408, "{\"error\":\"request_timeout\"}"),

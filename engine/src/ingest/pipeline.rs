@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use ankusa_net::http1::{Handler, Head, HeadDecision, Refusal, Request, Response};
+use ankusa_net::http1::{Doubt, Handler, Head, HeadDecision, Refusal, Request, Response};
 use ankusa_wal::hook::Verification;
 use ankusa_wal::{Disk, HookId, Host};
 
@@ -44,6 +44,8 @@ pub trait Observer {
     fn verify_failed(&self, source_index: usize, reason: Reason);
     /// A request was refused before its source judged it, or by the intake: the word says why.
     fn refused(&self, reason: &'static str);
+    /// Of a request that was refused as malformed: what is in doubt.
+    fn malformed(&self, doubt: Doubt);
     /// A duplicate had another body than the hook that it repeats.
     fn mismatched(&self);
 }
@@ -395,7 +397,10 @@ impl<D: Disk> Handler for Ingest<D> {
 
     fn refusal(&self, refusal: Refusal) -> Response {
         match refusal {
-            Refusal::Malformed => self.observer.refused("malformed_request"),
+            Refusal::Malformed(doubt) => {
+                self.observer.refused("malformed_request");
+                self.observer.malformed(doubt);
+            }
             Refusal::HeadTooLarge => self.observer.refused("headers_too_large"),
             Refusal::BodyTooLarge { .. } => self.observer.refused("payload_too_large"),
             Refusal::Timeout => self.observer.refused("request_timeout"),

@@ -4,6 +4,8 @@
 //! change. Cells hold whole numbers; the table says what one of them is worth in the unit the
 //! name promises (seconds are kept as microseconds or milliseconds). Pure.
 
+use ankusa_net::http1::Doubt;
+
 use super::histogram::BUCKETS_COUNT;
 
 /// What a cell is worth in the unit of the name.
@@ -215,6 +217,8 @@ families! {
         "From the head of a request to its answer.";
     IngestRefused "ankusa_ingest_refused_total" Counter, [Words("reason", RefusedReason::WORDS)], false,
         "Requests refused before a source judged them.";
+    IngestMalformed "ankusa_ingest_malformed_total" Counter, [Words("reason", Doubt::WORDS)], false,
+        "Requests refused as malformed, by what of them is in doubt.";
     VerifyFailures "ankusa_verify_failures_total" Counter, [], false,
         "Requests whose signature did not verify.";
     LoadShed "ankusa_load_shed_total" Counter, [], false,

@@ -25,6 +25,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use ankusa_net::http1::Doubt;
+
 pub use families::{
     BackupResult, DeliveryResult, Half, IngestOutcome, IntakeClass, IntakeRefusal, Metric,
     PublishOutcome, RefusedReason, ReplayResult,
@@ -250,6 +252,11 @@ impl CoreMetrics {
     /// Counts a request refused before a source took it.
     pub fn ingest_refused(&self, reason: RefusedReason) {
         self.add_at(Metric::IngestRefused, reason as usize, 1);
+    }
+
+    /// Counts a request refused as malformed.
+    pub fn malformed(&self, doubt: Doubt) {
+        self.add_at(Metric::IngestMalformed, doubt as usize, 1);
     }
 
     /// Counts a delivery attempt.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ankusa_net::http1::Gauges;
+use ankusa_net::http1::{Doubt, Gauges};
 use ankusa_wal::{Disk, Host, Outcome as GroupOutcome};
 
 use crate::config::Config;
@@ -23,6 +23,9 @@ use super::core::Core;
 
 /// A sweep that is late by more than this means that the core stalled.
 const STALL_TOLERANCE: Duration = Duration::from_millis(50);
+
+/// Between two log lines about malformed requests: anybody can send them.
+const MALFORMED_EVERY: Duration = Duration::from_secs(10);
 
 /// One core's observer.
 pub struct CoreObserver {
@@ -169,6 +172,17 @@ impl Observer for CoreObserver {
 
     fn committed(&self, micros: u64) {
         self.metrics.observe(Metric::WalCommitDuration, micros);
+    }
+
+    fn malformed(&self, doubt: Doubt) {
+        self.metrics.malformed(doubt);
+        let reason = doubt.word();
+        crate::log_limited!(
+            info,
+            MALFORMED_EVERY,
+            reason,
+            "a malformed request was refused"
+        );
     }
 
     fn mismatched(&self) {

@@ -48,7 +48,7 @@ enum Stop {
 impl From<HeadFault> for Stop {
     fn from(fault: HeadFault) -> Stop {
         Stop::Refuse(match fault {
-            HeadFault::Malformed => Refusal::Malformed,
+            HeadFault::Malformed(doubt) => Refusal::Malformed(doubt),
             HeadFault::TooLarge => Refusal::HeadTooLarge,
         })
     }

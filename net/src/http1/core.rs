@@ -262,7 +262,7 @@ impl Core {
     pub(super) fn count_refusal(&self, refusal: Refusal) {
         let gauges = &self.gauges;
         match refusal {
-            Refusal::Malformed => gauges.refused_malformed.add(1),
+            Refusal::Malformed(_) => gauges.refused_malformed.add(1),
             Refusal::HeadTooLarge => gauges.refused_head_too_large.add(1),
             Refusal::BodyTooLarge { .. } => gauges.refused_body_too_large.add(1),
             Refusal::Timeout => gauges.refused_timeout.add(1),

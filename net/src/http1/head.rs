@@ -16,11 +16,58 @@ pub const HEADERS_MAX: usize = 128;
 /// Header lines kept without an allocation.
 const HEADERS_INLINE: usize = 24;
 
+/// What of a request is in doubt. The words are for clients and metrics, and stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// The method, the target or the version.
+    RequestLine,
+    /// A line that does not end in CR LF, or an empty line where the request should start.
+    LineEnd,
+    /// A header's name or value, or what is between them.
+    Header,
+    /// A host that is missing, repeated or odd.
+    Host,
+    /// A length that is odd or repeated, or missing where HTTP/1.0 needs one.
+    ContentLength,
+    /// A transfer coding that is not `chunked`, once; or a length beside it.
+    TransferEncoding,
+    /// A chunk's size, extension, end or trailer.
+    Chunk,
+}
+
+impl Doubt {
+    /// Every one.
+    pub const ALL: &'static [Doubt] = &[
+        Doubt::RequestLine,
+        Doubt::LineEnd,
+        Doubt::Header,
+        Doubt::Host,
+        Doubt::ContentLength,
+        Doubt::TransferEncoding,
+        Doubt::Chunk,
+    ];
+    /// The words, in the same order.
+    pub const WORDS: &'static [&'static str] = &[
+        "request_line",
+        "line_end",
+        "header",
+        "host",
+        "content_length",
+        "transfer_encoding",
+        "chunk",
+    ];
+
+    /// The word.
+    pub fn word(self) -> &'static str {
+        Self::WORDS[self as usize]
+    }
+}
+
 /// Why a head is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadFault {
     /// Its syntax or framing is in doubt.
-    Malformed,
+    Malformed(Doubt),
     /// Too many bytes or header lines.
     TooLarge,
 }
@@ -40,7 +87,8 @@ impl HeadScan {
     pub fn advance(&mut self, bytes: &[u8], bytes_max: usize) -> Result<Option<usize>, HeadFault> {
         if self.scanned == 0 {
             match bytes.first() {
-                Some(b) if !is_token(*b) => return Err(HeadFault::Malformed),
+                Some(b'\r' | b'\n') => return Err(HeadFault::Malformed(Doubt::LineEnd)),
+                Some(b) if !is_token(*b) => return Err(HeadFault::Malformed(Doubt::RequestLine)),
                 _ => {}
             }
         }
@@ -48,7 +96,7 @@ impl HeadScan {
         for lf in memchr::memchr_iter(b'\n', &bytes[from..]) {
             let lf = from + lf;
             if lf == self.line_start || bytes[lf - 1] != b'\r' {
-                return Err(HeadFault::Malformed);
+                return Err(HeadFault::Malformed(Doubt::LineEnd));
             }
             if lf == self.line_start + 1 {
                 let head_len = lf + 1;
@@ -247,20 +295,27 @@ pub fn parse(head: &[u8], headers_max: usize) -> Result<ParsedHead, HeadFault> {
     let mut request = httparse::Request::new(&mut []);
     match request.parse_with_uninit_headers(head, lines) {
         Ok(httparse::Status::Complete(n)) if n == head.len() => {}
-        Ok(_) => return Err(HeadFault::Malformed),
-        Err(httparse::Error::TooManyHeaders) => return Err(HeadFault::TooLarge),
-        Err(_) => return Err(HeadFault::Malformed),
+        Ok(_) => return Err(HeadFault::Malformed(Doubt::LineEnd)),
+        Err(error) => {
+            use httparse::Error;
+            return Err(HeadFault::Malformed(match error {
+                Error::TooManyHeaders => return Err(HeadFault::TooLarge),
+                Error::HeaderName | Error::HeaderValue => Doubt::Header,
+                Error::NewLine => Doubt::LineEnd,
+                Error::Status | Error::Token | Error::Version => Doubt::RequestLine,
+            }));
+        }
     }
     let (Some(method), Some(path), Some(minor)) = (request.method, request.path, request.version)
     else {
-        return Err(HeadFault::Malformed);
+        return Err(HeadFault::Malformed(Doubt::RequestLine));
     };
     let version = if minor == 0 {
         Version::Http10
     } else {
         Version::Http11
     };
-    let target = origin_form(path.as_bytes()).ok_or(HeadFault::Malformed)?;
+    let target = origin_form(path.as_bytes()).ok_or(HeadFault::Malformed(Doubt::RequestLine))?;
     let mut headers = HeaderSpans::new();
     let mut framing = Framing::default();
     for line in request.headers.iter() {
@@ -275,7 +330,7 @@ pub fn parse(head: &[u8], headers_max: usize) -> Result<ParsedHead, HeadFault> {
     // for empty.
     let has_body = matches!(method, "POST" | "PUT" | "PATCH");
     if version == Version::Http10 && has_body && framing.length.is_none() {
-        return Err(HeadFault::Malformed);
+        return Err(HeadFault::Malformed(Doubt::ContentLength));
     }
     Ok(ParsedHead {
         method: Span::within(head, method.as_bytes()),
@@ -328,7 +383,7 @@ impl Framing {
             4 if is("host") => {
                 self.hosts += 1;
                 if !value.iter().all(|b| is_host_byte(*b)) {
-                    return Err(HeadFault::Malformed);
+                    return Err(HeadFault::Malformed(Doubt::Host));
                 }
             }
             6 if is("expect") => {
@@ -342,15 +397,15 @@ impl Framing {
                 }
             }
             14 if is("content-length") => {
-                let length = decimal(value).ok_or(HeadFault::Malformed)?;
+                let length = decimal(value).ok_or(HeadFault::Malformed(Doubt::ContentLength))?;
                 if self.length.replace(length).is_some() {
-                    return Err(HeadFault::Malformed);
+                    return Err(HeadFault::Malformed(Doubt::ContentLength));
                 }
             }
             17 if is("transfer-encoding") => {
                 let once = !std::mem::replace(&mut self.chunked, true);
                 if !once || version == Version::Http10 || !value.eq_ignore_ascii_case(b"chunked") {
-                    return Err(HeadFault::Malformed);
+                    return Err(HeadFault::Malformed(Doubt::TransferEncoding));
                 }
             }
             _ => {}
@@ -361,7 +416,8 @@ impl Framing {
     fn decide(&self, version: Version) -> Result<BodyFraming, HeadFault> {
         let host_ok = self.hosts == 1 || (self.hosts == 0 && version == Version::Http10);
         match (host_ok, self.length, self.chunked) {
-            (false, ..) | (true, Some(_), true) => Err(HeadFault::Malformed),
+            (false, ..) => Err(HeadFault::Malformed(Doubt::Host)),
+            (true, Some(_), true) => Err(HeadFault::Malformed(Doubt::TransferEncoding)),
             (true, None, true) => Ok(BodyFraming::Chunked),
             (true, length, false) => Ok(BodyFraming::Length(length.unwrap_or(0))),
         }

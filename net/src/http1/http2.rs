@@ -26,7 +26,7 @@ use hyper::service::service_fn;
 use hyper::{http, rt};
 
 use super::core::{Entry, Held, Phase, Signal};
-use super::head::{self, BodyFraming, Head, HeadFault, ParsedHead};
+use super::head::{self, BodyFraming, Doubt, Head, HeadFault, ParsedHead};
 use super::{Handler, HeadDecision, Refusal, Request, Response};
 use crate::hyper_io::HyperIo;
 
@@ -149,12 +149,12 @@ async fn exchange<H: Handler>(
 ) -> Result<Response, Refusal> {
     let core = streams.entry.core();
     let (parts, body) = request.into_parts();
-    let head = head_bytes(&parts).ok_or(Refusal::Malformed)?;
+    let head = head_bytes(&parts).ok_or(Refusal::Malformed(Doubt::Header))?;
     if head.len() > core.limits.head_bytes_max {
         return Err(Refusal::HeadTooLarge);
     }
     let mut parsed = head::parse(&head, core.limits.headers_max).map_err(|fault| match fault {
-        HeadFault::Malformed => Refusal::Malformed,
+        HeadFault::Malformed(doubt) => Refusal::Malformed(doubt),
         HeadFault::TooLarge => Refusal::HeadTooLarge,
     })?;
     if parsed.body == BodyFraming::Length(0) && !body.is_end_stream() {

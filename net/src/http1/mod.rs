@@ -20,7 +20,7 @@ mod response;
 mod server;
 
 pub use gauges::{Counter, Gauges};
-pub use head::{Head, Version};
+pub use head::{Doubt, Head, Version};
 pub use limits::{Limits, LimitsError};
 pub use request::{Handler, HeadDecision, Refusal, Request};
 pub use response::{Body, HeaderValue, InlineBody, Response};

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 
 use super::Response;
-use super::head::{self, Head, ParsedHead};
+use super::head::{self, Doubt, Head, ParsedHead};
 use super::limits::Limits;
 
 /// A whole request. Head and body are slices of what was received, not copies.
@@ -64,7 +64,7 @@ pub enum HeadDecision<A> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// 400: its syntax or framing is in doubt. The connection closes.
-    Malformed,
+    Malformed(Doubt),
     /// 431: too many header lines or bytes of them. The connection closes.
     HeadTooLarge,
     /// 413: the body is over this limit. The connection closes.

@@ -81,7 +81,7 @@ impl Handler for Service {
 
     fn refusal(&self, refusal: Refusal) -> Response {
         match refusal {
-            Refusal::Malformed => Response::fixed(400, r#"{"error":"malformed_request"}"#),
+            Refusal::Malformed(_) => Response::fixed(400, r#"{"error":"malformed_request"}"#),
             Refusal::BodyCut => Response::fixed(400, r#"{"error":"body_read_failed"}"#),
             Refusal::HeadTooLarge => Response::fixed(431, r#"{"error":"headers_too_large"}"#),
             Refusal::Timeout => Response::fixed(408, r#"{"error":"request_timeout"}"#),

@@ -13,7 +13,7 @@ use futures_lite::io::{AsyncRead, AsyncWrite};
 use super::{Connection, End, Stop};
 use crate::http1::chunked::{ChunkDecoder, ChunkFault};
 use crate::http1::core::{Phase, Signal};
-use crate::http1::head::{self, BodyFraming, HeadScan, ParsedHead};
+use crate::http1::head::{self, BodyFraming, Doubt, HeadScan, ParsedHead};
 use crate::http1::{Handler, Refusal};
 
 /// One read of a large body.
@@ -89,7 +89,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Connection<H, S> {
         let total = usize::try_from(length)
             .ok()
             .and_then(|n| n.checked_add(head_len));
-        let total = total.ok_or(Stop::Refuse(Refusal::Malformed))?;
+        let total = total.ok_or(Stop::Refuse(Refusal::Malformed(Doubt::ContentLength)))?;
         if self.buffer.len() < total {
             self.entry.enter(Phase::Body);
             if parsed.expects_continue && self.buffer.len() == head_len {
@@ -142,7 +142,7 @@ impl<H: Handler, S: AsyncRead + AsyncWrite + Unpin> Connection<H, S> {
             let fed = decoder.feed(&self.buffer, |run| body.extend_from_slice(run));
             let taken = fed.map_err(|fault| {
                 Stop::Refuse(match fault {
-                    ChunkFault::Malformed => Refusal::Malformed,
+                    ChunkFault::Malformed => Refusal::Malformed(Doubt::Chunk),
                     ChunkFault::TooLarge => Refusal::BodyTooLarge { limit: bytes_max },
                 })
             })?;

@@ -15,7 +15,7 @@ impl Handler for Nothing {
     }
 
     async fn handle(&self, _: Request, (): ()) -> Response {
-        self.refusal(Refusal::Malformed)
+        self.refusal(Refusal::Malformed(crate::http1::Doubt::Host))
     }
 
     fn refusal(&self, _: Refusal) -> Response {

@@ -34,11 +34,66 @@ fn framing(head: &str) -> Result<BodyFraming, HeadFault> {
             Ok(parsed.body)
         }
         Ok(None) => panic!("not ended: {head:?}"),
+        // Which doubt it is has a test of its own.
+        Err(HeadFault::Malformed(_)) => BAD,
         Err(fault) => Err(fault),
     }
 }
 
-const BAD: Result<BodyFraming, HeadFault> = Err(HeadFault::Malformed);
+const BAD: Result<BodyFraming, HeadFault> = Err(HeadFault::Malformed(Doubt::Header));
+
+#[test]
+fn what_is_in_doubt_has_a_word() {
+    let line = "POST /x HTTP/1.1\r\n";
+    let rows = [
+        ("\x16\x03\x01".to_string(), Doubt::RequestLine),
+        (
+            "POST /x HTTP/1.2\r\nHost: a\r\n\r\n".into(),
+            Doubt::RequestLine,
+        ),
+        (
+            "POST x HTTP/1.1\r\nHost: a\r\n\r\n".into(),
+            Doubt::RequestLine,
+        ),
+        ("hello\r\n\r\n".into(), Doubt::RequestLine),
+        ("POST /x HTTP/1.1\nHost: a\r\n\r\n".into(), Doubt::LineEnd),
+        ("\r\n".into(), Doubt::LineEnd),
+        (format!("{line}Host: a\r\nX : y\r\n\r\n"), Doubt::Header),
+        (format!("{line}Host: a\r\nX: \0\r\n\r\n"), Doubt::Header),
+        (
+            format!("{line}Host: a\r\nX: y\r\n z\r\n\r\n"),
+            Doubt::Header,
+        ),
+        (format!("{line}\r\n"), Doubt::Host),
+        (format!("{line}Host: a\r\nHost: a\r\n\r\n"), Doubt::Host),
+        (format!("{line}Host: a b\r\n\r\n"), Doubt::Host),
+        (
+            format!("{line}Host: a\r\nContent-Length: +1\r\n\r\n"),
+            Doubt::ContentLength,
+        ),
+        ("POST /x HTTP/1.0\r\n\r\n".into(), Doubt::ContentLength),
+        (
+            format!("{line}Host: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n"),
+            Doubt::ContentLength,
+        ),
+        (
+            format!("{line}Host: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n"),
+            Doubt::TransferEncoding,
+        ),
+        (
+            format!("{line}Host: a\r\nTransfer-Encoding: gzip\r\n\r\n"),
+            Doubt::TransferEncoding,
+        ),
+    ];
+    for (head, doubt) in rows {
+        let expected = Err(HeadFault::Malformed(doubt));
+        assert_eq!(read(head.as_bytes()), expected, "{head:?}");
+        assert_eq!(read_bytewise(head.as_bytes()), expected, "{head:?}");
+    }
+    for (i, doubt) in Doubt::ALL.iter().enumerate() {
+        assert_eq!((*doubt as usize, doubt.word()), (i, Doubt::WORDS[i]));
+    }
+}
 
 #[test]
 fn framing_in_doubt_is_refused() {
@@ -227,15 +282,15 @@ fn a_bare_lf_is_refused_as_soon_as_it_comes() {
         "\n",
         "\r\n",
     ] {
-        assert_eq!(read(head.as_bytes()), Err(HeadFault::Malformed), "{head:?}");
-        assert_eq!(
-            read_bytewise(head.as_bytes()),
-            Err(HeadFault::Malformed),
-            "{head:?}"
-        );
+        let fault = read(head.as_bytes());
+        assert!(matches!(fault, Err(HeadFault::Malformed(_))), "{head:?}");
+        assert_eq!(read_bytewise(head.as_bytes()), fault, "{head:?}");
     }
     // What cannot be the start of a request is refused at its first byte.
-    assert_eq!(read(b"\x16\x03\x01"), Err(HeadFault::Malformed));
+    assert_eq!(
+        read(b"\x16\x03\x01"),
+        Err(HeadFault::Malformed(Doubt::RequestLine))
+    );
 }
 
 #[test]

@@ -62,7 +62,7 @@ impl Handler for Service {
             Refusal::HeadTooLarge => Response::fixed(431, "{}"),
             Refusal::Timeout => Response::fixed(408, "{}"),
             Refusal::Overload => Response::fixed(503, "{}").retry_after(1),
-            Refusal::Malformed | Refusal::BodyCut => Response::fixed(400, "{}"),
+            Refusal::Malformed(_) | Refusal::BodyCut => Response::fixed(400, "{}"),
         }
     }
 }

@@ -108,3 +108,106 @@ pub fn refusal(refusal: Refusal) -> Response {
         Refusal::Overload => Response::fixed(503, "{\"error\":\"overload\"}").retry_after(1),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeSet;
+
+    use ankusa_net::http1::Doubt;
+    use serde_json::Value;
+
+    use super::*;
+
+    const PAGE: &str = include_str!("../../../docs/ingest.md");
+
+    /// Cells of the rows of the table below this heading, without their back-ticks.
+    fn table(heading: &str) -> Vec<Vec<String>> {
+        let (_, rest) = PAGE.split_once(heading).unwrap();
+        rest.lines()
+            .skip_while(|line| !line.starts_with("|---"))
+            .skip(1)
+            .take_while(|line| line.starts_with('|'))
+            .map(|line| {
+                let cells = line.trim_matches('|').split('|');
+                cells.map(|c| c.trim().replace('`', "")).collect()
+            })
+            .collect()
+    }
+
+    /// Every answer that the code can give. A new refusal does not compile here.
+    fn every_answer() -> Vec<Response> {
+        let every_refusal = |last: Refusal| match last {
+            Refusal::Malformed(_)
+            | Refusal::HeadTooLarge
+            | Refusal::BodyTooLarge { .. }
+            | Refusal::Timeout
+            | Refusal::BodyCut
+            | Refusal::Overload => [
+                Refusal::HeadTooLarge,
+                Refusal::BodyTooLarge { limit: 1 },
+                Refusal::Timeout,
+                Refusal::BodyCut,
+                Refusal::Overload,
+            ],
+        };
+        let id = HookId([1; 16]);
+        let mut all = vec![
+            accepted(id),
+            duplicate(id),
+            challenge(b"c".to_vec()),
+            not_found(),
+            unknown_source(),
+            method_not_allowed("POST"),
+            payload_too_large(1),
+        ];
+        all.extend(Reason::ALL.map(verification_failed));
+        all.extend(Outcome::ALL.iter().map(|o| unavailable(*o, 7)));
+        all.extend(every_refusal(Refusal::Overload).map(refusal));
+        all.extend(Doubt::ALL.iter().map(|d| refusal(Refusal::Malformed(*d))));
+        all
+    }
+
+    #[test]
+    fn the_page_has_every_answer_and_no_other() {
+        let of_code = |response: &Response| {
+            let body: Value = serde_json::from_slice(response.body()).unwrap_or_default();
+            let word = body["error"].as_str().or_else(|| body["status"].as_str());
+            let after = match response.retry_after_s() {
+                None => String::new(),
+                Some(7) => "intake.retry_after_s".into(),
+                Some(n) => n.to_string(),
+            };
+            let word = word.unwrap_or("the challenge").to_string();
+            [response.status().to_string(), word, after]
+        };
+        let code: BTreeSet<_> = every_answer().iter().map(of_code).collect();
+        let page: BTreeSet<_> = table("## Every answer")
+            .into_iter()
+            .map(|row| [row[0].clone(), row[1].clone(), row[2].clone()])
+            .collect();
+        assert_eq!(code, page);
+    }
+
+    #[test]
+    fn the_page_has_every_reason_and_no_other() {
+        let reasons = |heading: &str| -> Vec<String> {
+            table(heading)
+                .into_iter()
+                .map(|mut row| row.remove(0))
+                .collect()
+        };
+        let words: Vec<&str> = Reason::ALL.iter().map(|r| r.as_str()).collect();
+        assert_eq!(reasons("## Why a signature fails"), words);
+        assert_eq!(reasons("## Why a request is malformed"), Doubt::WORDS);
+    }
+
+    #[test]
+    fn a_malformed_request_is_told_what_is_in_doubt() {
+        let response = refusal(Refusal::Malformed(Doubt::ContentLength));
+        assert_eq!(
+            response.body(),
+            b"{\"error\":\"malformed_request\",\"reason\":\"content_length\"}"
+        );
+    }
+}

@@ -19,11 +19,15 @@ use crate::{cpus, egress};
 /// A signing secret below this can be guessed.
 const SECRET_BYTES_GOOD: usize = 16;
 
-/// Variables of ours that are no keys: where the file is, and those of tests.
+/// Variables of ours that are no keys: where the file is, and in a build for drills those that
+/// break it on purpose, whose names no other build has.
 const PROCESS_VARIABLES: &[&str] = &[
     FILE_VARIABLE,
+    #[cfg(feature = "mutations")]
     "ANKUSA_FAILPOINT",
+    #[cfg(feature = "mutations")]
     "ANKUSA_MUTATION",
+    #[cfg(feature = "mutations")]
     "ANKUSA_SYNC_DELAY_MS",
 ];
 

@@ -394,8 +394,7 @@ fn what_is_most_likely_not_meant_is_a_warning() {
                 ("ANKUSA_EDGE_PORT", "tcp://10.0.0.1:4000"),
                 ("ANKUSA_EDGE_PORT_4000_TCP", "tcp://10.0.0.1:4000"),
                 ("ANKUSA_PORT_4000_TCP_ADDR", "10.0.0.1"),
-                ("ANKUSA_CONFIG", "f"),
-                ("ANKUSA_FAILPOINT", "x")
+                ("ANKUSA_CONFIG", "f")
             ]
         ),
         [

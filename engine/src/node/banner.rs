@@ -54,27 +54,41 @@ pub fn dual_line(promise: &DualPromise<'_>) -> String {
     )
 }
 
-/// The ports, and for the try-out a request to send and where its delivery appears.
-pub fn ready_lines(config: &Config, ingest: SocketAddr, admin: Option<SocketAddr>) -> Vec<String> {
-    let mut lines = vec![match admin {
+/// Where the node listens.
+pub fn listening_line(ingest: SocketAddr, admin: Option<SocketAddr>) -> String {
+    match admin {
         Some(admin) => {
             format!("listening: hooks on http://{ingest}, administration on http://{admin}")
         }
         None => format!("listening: hooks on http://{ingest}"),
-    }];
-    if config.origin == Origin::Tryout
-        && let Some(source) = config.sources.first()
-    {
-        lines.push(format!(
-            "try: curl -i http://{ingest}{}/{} -H 'content-type: application/json' -d '{{\"hello\":\"world\"}}'",
+    }
+}
+
+/// For the try-out: commands that send a hook, show its delivery, and show that it was counted.
+/// To be printed as they are: in a line of JSON their quotes would be escaped, and no shell would
+/// take them.
+pub fn try_lines(config: &Config, ingest: SocketAddr, admin: Option<SocketAddr>) -> Vec<String> {
+    let Some(source) = config.sources.first() else {
+        return Vec::new();
+    };
+    if config.origin != Origin::Tryout {
+        return Vec::new();
+    }
+    let mut lines = vec![
+        "try it:".to_string(),
+        format!(
+            "  curl -i http://{ingest}{}/{} -H 'content-type: application/json' -d '{{\"hello\":\"world\"}}'",
             config.http.prefix, source.name
-        ));
-        for sink in &source.sinks {
-            if let SinkKind::File { path } = &sink.kind {
-                lines.push(format!("delivered hooks appear in {}", path.display()));
-            }
+        ),
+    ];
+    for sink in &source.sinks {
+        if let SinkKind::File { path } = &sink.kind {
+            lines.push(format!("  tail -n 1 {}", path.display()));
         }
     }
+    lines.extend(admin.map(|admin| {
+        format!("  curl -s http://{admin}/metrics | grep ankusa_ingest_requests_total")
+    }));
     lines
 }
 
@@ -90,6 +104,32 @@ mod tests {
             backup_interval_ms: 60_000,
             backup_max_age_ms: 3_600_000,
         })
+    }
+
+    #[test]
+    fn try_out_gives_commands_that_a_shell_takes() {
+        let ingest: SocketAddr = ([127, 0, 0, 1], 4000).into();
+        let admin = SocketAddr::from(([127, 0, 0, 1], 4002));
+        let lines = try_lines(&Config::tryout(), ingest, Some(admin));
+        assert_eq!(
+            lines,
+            [
+                "try it:",
+                r#"  curl -i http://127.0.0.1:4000/webhooks/demo -H 'content-type: application/json' -d '{"hello":"world"}'"#,
+                "  tail -n 1 ./delivered.ndjson",
+                "  curl -s http://127.0.0.1:4002/metrics | grep ankusa_ingest_requests_total",
+            ]
+        );
+        // The README promises the same.
+        let readme = include_str!("../../../README.md");
+        for line in lines[1..].iter().map(|line| line.trim()) {
+            let bare = line.replace("./", "");
+            assert!(readme.contains(&format!("\n{bare}\n")), "{bare}");
+        }
+        let config = crate::config::for_test(
+            "sources: { a: { verify: { type: none }, sinks: [ { type: log } ] } }",
+        );
+        assert_eq!(try_lines(&config, ingest, None), Vec::<String>::new());
     }
 
     #[test]

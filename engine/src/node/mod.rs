@@ -21,6 +21,7 @@ mod systemd;
 
 use std::collections::VecDeque;
 use std::io::IsTerminal;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -276,10 +277,12 @@ impl Node<'_> {
 
     fn serves(&mut self, addresses: (Option<SocketAddr>, Option<SocketAddr>)) {
         if let Some(ingest) = addresses.0 {
-            let lines = banner::ready_lines(&self.config, ingest, addresses.1);
-            self.status = lines.first().cloned().unwrap_or_default();
-            for line in lines {
-                tracing::info!("{line}");
+            self.status = banner::listening_line(ingest, addresses.1);
+            tracing::info!("{}", self.status);
+            let mut stderr = std::io::stderr().lock();
+            for line in banner::try_lines(&self.config, ingest, addresses.1) {
+                // A standard error that is gone is no reason not to serve.
+                let _ = writeln!(stderr, "{line}");
             }
         }
         systemd::ready(&self.status);

@@ -97,3 +97,46 @@ pub fn may_never_go(name: &[u8]) -> bool {
         .iter()
         .any(|never| name.eq_ignore_ascii_case(never.as_bytes()))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_page_names_every_header_that_never_goes_on() {
+        let page = include_str!("../../../docs/delivery.md");
+        let row = page
+            .lines()
+            .find(|l| l.starts_with("| whatever it says"))
+            .unwrap();
+        let named: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
+        for never in NEVER {
+            assert!(named.contains(&never), "{never} is not in: {row}");
+        }
+        for name in named
+            .iter()
+            .filter(|n| !["bearer", "x-ankusa-*"].contains(n))
+        {
+            assert!(may_never_go(name.as_bytes()), "{name} goes on");
+        }
+    }
+
+    #[test]
+    fn what_a_provider_signs_with_and_accepts_goes_on_where_nothing_is_said() {
+        let all = ForwardRule::all();
+        for name in [
+            "stripe-signature",
+            "accept-encoding",
+            "user-agent",
+            "x-forwarded-for",
+        ] {
+            assert!(all.forwards(name.as_bytes()), "{name}");
+        }
+        let none = ForwardRule {
+            only: Some(Vec::new()),
+            credential: None,
+        };
+        assert!(none.forwards(ALWAYS) && !none.forwards(b"user-agent"));
+    }
+}

@@ -44,6 +44,15 @@ pub struct Damage {
     pub seqs: Option<(Seq, Seq)>,
 }
 
+/// A range of numbers in words, both ends included: `seq 5`, `seqs 5 to 7`.
+pub fn span(what: &str, first: u64, last: u64) -> String {
+    if first == last {
+        format!("{what} {first}")
+    } else {
+        format!("{what}s {first} to {last}")
+    }
+}
+
 impl std::fmt::Display for Damage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.what)?;
@@ -55,10 +64,13 @@ impl std::fmt::Display for Damage {
         }
         write!(f, " at offset {}", self.offset)?;
         if let Some((first, last)) = self.lsns {
-            write!(f, ", LSNs {first}..={last}")?;
+            write!(f, ", {}", span("LSN", first.0, last.0))?;
         }
         match self.seqs {
-            Some((first, end)) if first < end => write!(f, ", seqs {first}..{end}"),
+            Some((first, Seq(u64::MAX))) => write!(f, ", seqs {first} and up"),
+            Some((first, end)) if first < end => {
+                write!(f, ", {}", span("seq", first.0, end.0 - 1))
+            }
             Some((first, _)) => write!(f, ", no new seq (next {first})"),
             None => Ok(()),
         }

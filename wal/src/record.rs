@@ -212,4 +212,7 @@ pub enum Record {
     Lifecycle(TrailRow),
     /// Audit rows up to and including this number are no longer kept.
     AuditTrim(u64),
+    /// A repair gave this hook up, because it cannot be read: it is not live any more, and its seq
+    /// is not finished, so that a recovery may still bring it back from the intake log.
+    GivenUp(Seq),
 }

@@ -58,9 +58,7 @@ pub fn heal(
     lost.retain(|(first, end)| first < end);
     lost.sort_unstable();
     lost.dedup();
-    let damaged = report.after.lost_hooks.iter().filter_map(|d| d.seqs);
-    let mut damaged: Vec<Seq> = damaged.map(|(first, _)| first).collect();
-    damaged.sort_unstable();
+    let damaged: Vec<Seq> = report.plan.lost_hooks.iter().map(|hook| hook.seq).collect();
     let more = report.plan.lost.iter().filter(|d| d.lsns != found.lsns);
     let found = std::iter::once(found).chain(more);
     Ok(Healed {

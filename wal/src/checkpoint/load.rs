@@ -185,6 +185,7 @@ impl Loader {
                     | record_kind::DEDUPE
                     | record_kind::DEDUPE_GONE
                     | record_kind::ARCHIVED
+                    | record_kind::GIVEN_UP
             ) {
                 return Err(bad("record that a checkpoint does not hold"));
             }

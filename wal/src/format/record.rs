@@ -71,6 +71,8 @@ pub mod kind {
     pub const LIFECYCLE: u8 = 16;
     /// [`crate::Record::AuditTrim`].
     pub const AUDIT_TRIM: u8 = 17;
+    /// [`crate::Record::GivenUp`].
+    pub const GIVEN_UP: u8 = 18;
 }
 
 /// Bytes of a hook's extra part.
@@ -171,7 +173,10 @@ pub fn record_len(record: &Record) -> usize {
             Record::SinkName(n) => 2 + 12 + n.tenant.len() + n.source.len() + n.name.len(),
             Record::Watermark(mark) => 8 + 4 + 8 * mark.exceptions.len(),
             Record::Offset(_) => 1 + 16,
-            Record::NextSeq(_) | Record::Archived(_) | Record::AuditTrim(_) => 8,
+            Record::NextSeq(_)
+            | Record::Archived(_)
+            | Record::AuditTrim(_)
+            | Record::GivenUp(_) => 8,
             Record::Incarnation(_) => 12,
             Record::IntakeIdentity(i) => 4 + 8 + i.node.len() + i.log.len(),
             Record::Resequenced(_) => 32,
@@ -287,6 +292,10 @@ fn encode_body(record: &Record, put: &mut Put<'_>) -> u8 {
             put.u64(*no);
             kind::AUDIT_TRIM
         }
+        Record::GivenUp(seq) => {
+            put.u64(seq.0);
+            kind::GIVEN_UP
+        }
     }
 }
 
@@ -373,6 +382,7 @@ fn decode_body(record_kind: u8, take: &mut Take<'_>) -> Result<Record, FormatErr
         kind::AUDIT => Record::Audit(decode_row(take)?),
         kind::LIFECYCLE => Record::Lifecycle(decode_row(take)?),
         kind::AUDIT_TRIM => Record::AuditTrim(take.u64()?),
+        kind::GIVEN_UP => Record::GivenUp(Seq(take.u64()?)),
         _ => return Err(bad("unknown record kind")),
     })
 }

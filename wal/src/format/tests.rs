@@ -127,6 +127,7 @@ fn every_kind_of_record_comes_back_as_it_went() {
         Record::Audit(row.clone()),
         Record::Lifecycle(row),
         Record::AuditTrim(9),
+        Record::GivenUp(Seq(77)),
     ];
     for expected in records {
         let mut bytes = vec![0; record::record_len(&expected)];

@@ -87,6 +87,16 @@ impl GenerationConfig {
     }
 }
 
+/// The rows of these generations, oldest first, without taking them over: for readers of a store
+/// at rest.
+pub(crate) fn rows_of<D: Disk>(
+    disk: &D,
+    config: GenerationConfig,
+    listed: &[GenerationRef],
+) -> Rows<D> {
+    Rows::new(disk.clone(), config, listed.to_vec())
+}
+
 struct Current<D: Disk> {
     file: D::File,
     is: GenerationRef,

@@ -1,7 +1,6 @@
 //! The checkpoints of a shard as the tools see them: whether each holds, what it says of the log,
 //! and whether the hooks it points at are still there. Offline; reads only.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -9,16 +8,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::OfflineError;
-use super::judge::{CheckpointClaim, Judgement};
-use super::scan::{ShardScan, SlotScan, read_slot};
+use super::judge::CheckpointClaim;
+use super::lost::LiveHook;
+use super::scan::ShardScan;
 use crate::checkpoint::{load, parse_name, read_manifest};
 use crate::disk::{DirEntry, Disk};
-use crate::error::Damage;
-use crate::format::Envelope;
-use crate::format::record::{kind, read_record};
 use crate::host::{Host, LocalFuture, TaskClass};
-use crate::ids::{SegmentId, Seq};
-use crate::record::Location;
 
 /// One checkpoint file.
 #[derive(Clone, Debug)]
@@ -30,11 +25,11 @@ pub struct CheckpointScan {
     /// What it says, or what is wrong with it.
     pub claim: Result<CheckpointClaim, String>,
     /// The hooks that were live, with the place of each; of the newest that holds only.
-    pub(crate) hooks: Vec<(Seq, Location)>,
+    pub(crate) hooks: Vec<LiveHook>,
 }
 
 /// What loading a checkpoint asks of a host: randomness. Nothing else is called.
-struct StillHost;
+pub(super) struct StillHost;
 
 impl Host for StillHost {
     fn wall_ms(&self) -> u64 {
@@ -86,7 +81,7 @@ pub(crate) async fn read_checkpoints<D: Disk>(
 async fn read_one<D: Disk>(
     disk: &D,
     number: u64,
-    hooks: &mut Vec<(Seq, Location)>,
+    hooks: &mut Vec<LiveHook>,
 ) -> Result<CheckpointClaim, String> {
     let (start, _) = read_manifest(disk, number)
         .await
@@ -95,7 +90,11 @@ async fn read_one<D: Disk>(
     let loaded = loaded.map_err(|e| e.to_string())?;
     for slot in loaded.state.hooks() {
         if let Some(hook) = loaded.state.hook(slot) {
-            hooks.push((hook.seq, hook.location));
+            hooks.push(LiveHook {
+                seq: hook.seq,
+                id: hook.id,
+                at: hook.location,
+            });
         }
     }
     Ok(CheckpointClaim {
@@ -104,83 +103,13 @@ async fn read_one<D: Disk>(
         start_lsn: start.start_lsn,
         end_lsn: loaded.end.end_lsn,
         needs: loaded.end.segments,
+        slots: loaded.end.slots,
     })
 }
 
 /// The newest checkpoint that holds.
 pub(crate) fn newest_valid(checkpoints: &[CheckpointScan]) -> Option<&CheckpointClaim> {
     checkpoints.iter().find_map(|c| c.claim.as_ref().ok())
-}
-
-/// Hooks of the newest checkpoint whose records are not what was written. The log opens without
-/// them; each is told when it is read.
-pub(crate) async fn lost_hooks<D: Disk>(
-    disk: &D,
-    scan: &ShardScan,
-    judgement: &Judgement,
-    checkpoints: &[CheckpointScan],
-) -> Result<Vec<Damage>, OfflineError> {
-    let Some(newest) = checkpoints.iter().find(|c| c.claim.is_ok()) else {
-        return Ok(Vec::new());
-    };
-    let mut by_segment: BTreeMap<SegmentId, Vec<(Seq, Location)>> = BTreeMap::new();
-    for hook in &newest.hooks {
-        by_segment.entry(hook.1.segment).or_default().push(*hook);
-    }
-    let mut lost = Vec::new();
-    for (segment, hooks) in by_segment {
-        let own = |s: &&SlotScan| {
-            s.header
-                .as_ref()
-                .is_ok_and(|h| h.segment == segment && Some(h.store_uuid) == judgement.store_uuid)
-        };
-        let Some(slot) = scan.slots.iter().find(own) else {
-            lost.extend(hooks.iter().map(|(seq, at)| hook_damage(*seq, at, None)));
-            continue;
-        };
-        let in_intact_frame = |at: &Location| {
-            let end = at.offset + u64::from(at.len);
-            slot.own_frames()
-                .any(|f| f.is_intact() && f.offset < at.offset && end <= f.end())
-        };
-        let doubtful: Vec<_> = hooks
-            .into_iter()
-            .filter(|(_, at)| !in_intact_frame(at))
-            .collect();
-        if doubtful.is_empty() {
-            continue;
-        }
-        // The record may be whole although something else in its frame is not.
-        let entry = DirEntry {
-            name: slot.name.clone(),
-            bytes: slot.bytes,
-        };
-        let (content, _) = read_slot(disk, &entry, |_| {}).await?;
-        for (seq, at) in doubtful {
-            if !holds_hook(&content, seq, &at) {
-                lost.push(hook_damage(seq, &at, Some(slot.name.clone())));
-            }
-        }
-    }
-    Ok(lost)
-}
-
-fn holds_hook(content: &[u8], seq: Seq, at: &Location) -> bool {
-    let record = read_record(content, at.offset as usize).ok();
-    record.is_some_and(|(record, _)| {
-        record.kind == kind::HOOK && Envelope::parse(record.body).is_ok_and(|e| e.seq == seq)
-    })
-}
-
-fn hook_damage(seq: Seq, at: &Location, file: Option<String>) -> Damage {
-    Damage {
-        what: "a live hook cannot be read",
-        file,
-        segment: Some(at.segment),
-        offset: at.offset,
-        lsns: None,
-        seqs: Some((seq, seq.next())),
-    }
 }
 
 impl CheckpointScan {

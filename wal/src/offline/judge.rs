@@ -19,8 +19,9 @@ use std::collections::BTreeMap;
 use super::scan::{FrameScan, ShardScan, SlotScan};
 use crate::checkpoint::SegmentNeed;
 use crate::error::Damage;
-use crate::format::segment::{Cut, NEWER_VERSION, SegmentHeader, store_tag};
-use crate::ids::{Lsn, SegmentId, ShardId};
+use crate::format::segment::{Cut, NEWER_VERSION, SEGMENT_DATA_OFFSET, SegmentHeader, store_tag};
+use crate::ids::{Lsn, SegmentId, Seq, ShardId};
+use crate::slots::SlotNo;
 
 pub(crate) use place::find_headless;
 use place::place_frames;
@@ -47,6 +48,8 @@ pub struct CheckpointClaim {
     pub end_lsn: Lsn,
     /// The segments it needs.
     pub needs: Vec<SegmentNeed>,
+    /// The slots that existed.
+    pub slots: Vec<u32>,
 }
 
 /// One segment of the chain.
@@ -116,7 +119,10 @@ const NEEDED: &str = "put the file back if it was moved; else in dual mode resto
                       node, or `ankusa wal repair` puts an empty segment in its place: the hooks \
                       in it are lost";
 /// The damage of a segment that a checkpoint lists and that is not there.
-pub(crate) const NEEDED_ABSENT: &str = "a segment with live hooks is absent";
+pub(crate) const NEEDED_ABSENT: &str = "a segment that the newest checkpoint needs is absent";
+/// The damage of a slot that a checkpoint lists and that is not there.
+pub(crate) const SLOT_ABSENT: &str =
+    "a slot is absent, and with it all that was written into it since the newest checkpoint";
 /// The damage of dedupe rows that the disk does not give back.
 pub(crate) const GENERATION_UNREADABLE: &str = "dedupe rows that cannot be read";
 const GENERATION_GONE: &str = "no hook is in it. If it stays so, `ankusa wal repair` moves it aside: \
@@ -150,6 +156,7 @@ pub fn judge(scan: &ShardScan, expect: Expect, checkpoint: Option<&CheckpointCla
     out.claimed = highest_claim(scan, &out, checkpoint);
     place_frames(scan, checkpoint, &mut out);
     check_needs(&headers, checkpoint, &mut out);
+    check_slots(scan, checkpoint, &mut out);
     check_generations(scan, &mut out);
     note_orphans(scan, &mut out);
     out
@@ -256,7 +263,7 @@ fn check_needs(
     for need in checkpoint
         .iter()
         .flat_map(|c| &c.needs)
-        .filter(|n| n.has_live)
+        .filter(|n| n.has_live || n.has_tail && n.end > SEGMENT_DATA_OFFSET)
     {
         if headers
             .get(&need.segment)
@@ -276,6 +283,33 @@ fn check_needs(
             damage,
             salvage: Vec::new(),
             advice: NEEDED,
+        });
+    }
+}
+
+/// The slots that the checkpoint lists must be there: anything may have been written into one
+/// since.
+fn check_slots(scan: &ShardScan, checkpoint: Option<&CheckpointClaim>, out: &mut Judgement) {
+    let is_there = |name: &String| scan.slots.iter().any(|s| s.name == *name);
+    let absent_needs = |out: &Judgement| out.found.iter().any(|f| f.damage.what == NEEDED_ABSENT);
+    let listed = checkpoint.iter().flat_map(|c| &c.slots);
+    for name in listed.map(|no| SlotNo(*no).file_name()) {
+        // One whose segment is needed is put back first, and then looked for again.
+        if is_there(&name) || absent_needs(out) {
+            continue;
+        }
+        let next = out.kept.last().map_or(Seq(0), |p| p.frame.header.next_seq);
+        out.found.push(Found {
+            damage: Damage {
+                what: SLOT_ABSENT,
+                file: Some(name),
+                segment: None,
+                offset: 0,
+                lsns: None,
+                seqs: Some((next, Seq(u64::MAX))),
+            },
+            salvage: Vec::new(),
+            advice: MISSING,
         });
     }
 }

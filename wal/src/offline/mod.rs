@@ -15,6 +15,8 @@ pub mod judge;
 
 pub mod checkpoints;
 
+pub mod lost;
+
 pub mod verify;
 
 pub mod stat;
@@ -34,6 +36,7 @@ use thiserror::Error;
 
 pub use bench::{BenchConfig, BenchReport, device_bench};
 pub use dump::{DumpItem, DumpOptions, dump};
+pub use lost::LostHook;
 pub use repair::{RepairPlan, RepairReport, repair};
 pub use scan::{ShardScan, scan};
 pub use stat::{StatReport, stat};

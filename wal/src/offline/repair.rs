@@ -3,15 +3,19 @@
 //! What it does, from the least to the most: a header that is gone is built again from the frames
 //! of its slot (nothing is lost); damaged frames are replaced at their place by frames that hold
 //! nothing; the LSNs of a segment that is gone are given up in the header of the next one. Every
-//! other byte stays where it is, so what a checkpoint points at stays valid. Lost seqs are not
-//! marked as finished: in dual mode a recovery still brings them back from the intake log.
+//! other byte stays where it is, so what a checkpoint points at stays valid. Live hooks that a
+//! checkpoint points at and that cannot be read are given up one by one, in a segment of its own
+//! behind the log, and their dedupe rows with them. Lost seqs are not marked as finished: in dual
+//! mode a recovery still brings them back from the intake log.
 //!
 //! Order: the plan is made in memory and shown; only when it is agreed to, each slot that it
-//! touches is copied aside, then replaced by a repaired copy, in one rename. A repair that is cut
-//! short leaves each slot as it was or repaired, and can be run again.
+//! touches is copied aside, then replaced by a repaired copy, in one rename; the segment that gives
+//! hooks up comes last. A repair that is cut short leaves each slot as it was or repaired, and can
+//! be run again.
 //!
 //! Offline; the only tool that writes.
 
+mod give_up;
 mod plan;
 mod write;
 
@@ -21,11 +25,15 @@ use serde_json::{Value, json};
 
 use super::OfflineError;
 use super::judge::Expect;
-use super::verify::{VerifyReport, damage_json, damage_text, verify};
+use super::lost::LostHook;
+use super::verify::{VerifyReport, damage_json, verify};
 use crate::disk::Disk;
 use crate::error::Damage;
 
 pub(crate) use plan::make_plan;
+
+/// Most hooks that the text of a plan names.
+const HOOKS_SHOWN: usize = 1_000;
 
 /// What a repair would do.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +41,9 @@ pub struct RepairPlan {
     /// What is lost by it: hooks with these seqs, and other records of these LSNs (delivery
     /// states, which means that a hook may be delivered once more).
     pub lost: Vec<Damage>,
+    /// Live hooks that cannot be read and are given up, by seq. Their dedupe rows go too: a
+    /// sender's repeat is stored as new.
+    pub lost_hooks: Vec<LostHook>,
     /// Every step, in words.
     pub steps: Vec<String>,
     /// Slots replaced by a repaired copy: name and new content.
@@ -46,7 +57,7 @@ impl fmt::Display for RepairPlan {
         for step in &self.steps {
             writeln!(f, "- {step}")?;
         }
-        if self.lost.is_empty() {
+        if self.lost.is_empty() && self.lost_hooks.is_empty() {
             return f.write_str("nothing is lost");
         }
         write!(
@@ -54,7 +65,13 @@ impl fmt::Display for RepairPlan {
             "LOST for good (unless `ankusa recover` finds it in the intake log):"
         )?;
         for damage in &self.lost {
-            write!(f, "\n- {}", damage_text(damage))?;
+            write!(f, "\n- {damage}")?;
+        }
+        for hook in self.lost_hooks.iter().take(HOOKS_SHOWN) {
+            write!(f, "\n- the hook of {hook}")?;
+        }
+        if let Some(more) = self.lost_hooks.len().checked_sub(HOOKS_SHOWN + 1) {
+            write!(f, "\n- and {} hooks more: --json names all", more + 1)?;
         }
         Ok(())
     }
@@ -77,6 +94,7 @@ impl RepairReport {
         json!({
             "steps": self.plan.steps,
             "lost": self.plan.lost.iter().map(damage_json).collect::<Vec<_>>(),
+            "lost_hooks": self.plan.lost_hooks.iter().map(LostHook::to_json).collect::<Vec<_>>(),
             "copies": self.copies,
             "after": self.after.to_json(),
         })

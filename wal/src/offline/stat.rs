@@ -140,6 +140,7 @@ pub(crate) fn kind_name(number: u8) -> &'static str {
         kind::AUDIT => "audit",
         kind::LIFECYCLE => "lifecycle",
         kind::AUDIT_TRIM => "audit_trim",
+        kind::GIVEN_UP => "given_up",
         _ => "unknown",
     }
 }

@@ -2,16 +2,18 @@
 //!
 //! Offline; reads only.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde_json::{Value, json};
 
 use super::OfflineError;
-use super::checkpoints::{CheckpointScan, lost_hooks, newest_valid, read_checkpoints};
+use super::checkpoints::{CheckpointScan, newest_valid, read_checkpoints};
 use super::judge::{Expect, Judgement, judge};
+use super::lost::{Changed, LostHook, lost_hooks};
 use super::scan::scan;
 use crate::disk::Disk;
-use crate::error::Damage;
+use crate::error::{Damage, span};
 use crate::ids::{Lsn, Seq};
 
 /// What a verification found.
@@ -21,8 +23,8 @@ pub struct VerifyReport {
     pub judgement: Judgement,
     /// The checkpoints, newest first.
     pub checkpoints: Vec<CheckpointScan>,
-    /// Hooks that were live at the newest checkpoint and cannot be read.
-    pub lost_hooks: Vec<Damage>,
+    /// Live hooks that cannot be read, by seq.
+    pub lost_hooks: Vec<LostHook>,
     /// Slots read.
     pub slots: usize,
     /// Bytes read.
@@ -45,7 +47,8 @@ pub async fn verify<D: Disk>(
     let scan = scan(disk, progress).await?;
     let checkpoints = read_checkpoints(disk, &scan).await?;
     let judgement = judge(&scan, expect, newest_valid(&checkpoints));
-    let lost_hooks = lost_hooks(disk, &scan, &judgement, &checkpoints).await?;
+    let changed = Changed::new();
+    let lost_hooks = lost_hooks(disk, &scan, &changed, &judgement, &checkpoints).await?;
     let (slots, bytes) = (scan.slots.len(), scan.bytes);
     Ok(VerifyReport {
         judgement,
@@ -74,18 +77,51 @@ pub(crate) fn damage_json(damage: &Damage) -> Value {
     })
 }
 
-/// A damage in words; seqs with an open end say so.
-pub(crate) fn damage_text(damage: &Damage) -> String {
-    match damage.seqs {
-        Some((first, Seq(u64::MAX))) => {
-            let rest = Damage {
-                seqs: None,
-                ..damage.clone()
-            };
-            format!("{rest}, seqs {first} and up")
+/// Most ranges of seqs in one line.
+const RANGES_MAX: usize = 100;
+
+/// Seqs in rising order as ranges, both ends included.
+pub(crate) fn seqs_text(seqs: &[Seq]) -> String {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for seq in seqs {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == seq.0 => *last = seq.0,
+            _ => ranges.push((seq.0, seq.0)),
         }
-        _ => damage.to_string(),
     }
+    let more = ranges.len().saturating_sub(RANGES_MAX);
+    ranges.truncate(RANGES_MAX);
+    let mut text: Vec<String> = ranges.iter().map(|r| span("seq", r.0, r.1)).collect();
+    if more > 0 {
+        text.push(format!("and {more} more ranges"));
+    }
+    text.join(", ")
+}
+
+/// The lost hooks, a line for each segment.
+fn write_lost(lost: &[LostHook], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let mut places: BTreeMap<_, Vec<Seq>> = BTreeMap::new();
+    for hook in lost {
+        let place = (hook.damage.segment, &hook.damage.file);
+        places.entry(place).or_default().push(hook.seq);
+    }
+    for ((segment, file), seqs) in places {
+        let segment = segment.map_or_else(|| "?".to_owned(), |s| s.to_string());
+        let file = file.as_deref().unwrap_or("which is absent");
+        let (count, seqs) = (seqs.len(), seqs_text(&seqs));
+        writeln!(
+            f,
+            "DAMAGED: live hooks cannot be read in segment {segment}, {file}: {count} of them: {seqs}"
+        )?;
+    }
+    if !lost.is_empty() {
+        writeln!(
+            f,
+            "  they are lost to this store. In dual mode `ankusa recover` brings them back; else \
+             `ankusa wal repair` gives them up, names the id of each, and lets the rest go on"
+        )?;
+    }
+    Ok(())
 }
 
 impl VerifyReport {
@@ -116,7 +152,7 @@ impl VerifyReport {
             "frames_dropped": j.dropped.len(),
             "checkpoints": self.checkpoints.iter().map(CheckpointScan::to_json).collect::<Vec<_>>(),
             "damage": found,
-            "lost_hooks": self.lost_hooks.iter().map(damage_json).collect::<Vec<_>>(),
+            "lost_hooks": self.lost_hooks.iter().map(LostHook::to_json).collect::<Vec<_>>(),
             "given_up_by_repair": j.given_up.iter().map(lsns).collect::<Vec<_>>(),
             "notes": j.notes,
         })
@@ -147,10 +183,11 @@ impl fmt::Display for VerifyReport {
             writeln!(f, "note: {note}")?;
         }
         for (first, last) in &j.given_up {
-            writeln!(f, "note: an earlier repair gave up LSNs {first}..={last}")?;
+            let lsns = span("LSN", first.0, last.0);
+            writeln!(f, "note: an earlier repair gave up {lsns}")?;
         }
         for found in &j.found {
-            writeln!(f, "DAMAGED: {}", damage_text(&found.damage))?;
+            writeln!(f, "DAMAGED: {}", found.damage)?;
             if !found.salvage.is_empty() {
                 let count = found.salvage.len();
                 writeln!(
@@ -160,20 +197,16 @@ impl fmt::Display for VerifyReport {
             }
             writeln!(f, "  {}", found.advice)?;
         }
-        for hook in &self.lost_hooks {
-            writeln!(f, "DAMAGED: {}", damage_text(hook))?;
-        }
-        if !self.lost_hooks.is_empty() {
-            writeln!(
+        write_lost(&self.lost_hooks, f)?;
+        let passed_over = self.checkpoints.iter().filter(|c| c.claim.is_err()).count();
+        match (self.is_sound(), passed_over) {
+            (false, _) => f.write_str("acked data is damaged"),
+            (true, 0) => f.write_str("sound"),
+            (true, n) => write!(
                 f,
-                "  these hooks were live at the newest checkpoint; unless they were delivered \
-                 since, they are lost to this store. In dual mode `ankusa recover` brings them back"
-            )?;
+                "sound: nothing acked is lost. {n} of the checkpoints cannot be used; an open \
+                 passes over it, reads more of the log instead, and writes a new one"
+            ),
         }
-        f.write_str(if self.is_sound() {
-            "sound"
-        } else {
-            "acked data is damaged"
-        })
     }
 }

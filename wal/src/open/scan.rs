@@ -4,6 +4,7 @@
 //! is read to its first bad frame, and from there looked through at every block to the end of
 //! its slot. Slots with a bad header are looked through too: their frames' claims count.
 
+mod doubtful;
 mod frames;
 
 use std::collections::VecDeque;
@@ -21,6 +22,7 @@ use crate::mutations;
 use crate::open::decide::{Before, Decision, Piece, Place, decide};
 use crate::open::fold::{apply_frame, first_new_seq};
 use crate::open::reader::{FrameAt, SlotReader};
+use crate::open::scan::doubtful::Doubtful;
 use crate::open::survey::{FoundSlot, io_error};
 use crate::slots::SlotNo;
 use crate::state::State;
@@ -114,6 +116,8 @@ struct Scan<'a, D: Disk> {
     tail: VecDeque<TailFrame>,
     broken: Option<Broken>,
     after_bad: u64,
+    /// Where frames that the checkpoint replaces are not whole: live hooks may lie there.
+    doubtful: Vec<Doubtful>,
     needed: Vec<SegmentNeed>,
     /// Slots without a header of ours, and their newest LSN.
     strays: Vec<(SlotNo, Lsn)>,
@@ -191,6 +195,7 @@ pub(crate) async fn scan<D: Disk>(
         tail: VecDeque::new(),
         broken: None,
         after_bad: 0,
+        doubtful: Vec::new(),
         needed: from.needed,
         strays: Vec::new(),
         frames_scanned: 0,
@@ -218,6 +223,7 @@ pub(crate) async fn scan<D: Disk>(
         let newest = scan.stray(slot).await?;
         scan.strays.push((slot.no, newest));
     }
+    scan.check_doubtful().await?;
     scan.conclude(chain, older, last_slot)
 }
 

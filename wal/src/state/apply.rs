@@ -75,6 +75,7 @@ impl State {
             }
             Record::Watermark(mark) => self.apply_watermark(mark),
             Record::SinkName(name) => self.names.put(name),
+            Record::GivenUp(seq) => self.give_up(*seq),
             other => self.meta.apply(other),
         }
     }

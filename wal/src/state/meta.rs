@@ -169,6 +169,7 @@ impl Meta {
             | Record::Dedupe(_)
             | Record::DedupeGone { .. }
             | Record::SinkName(_)
+            | Record::GivenUp(_)
             | Record::Archived(_) => unreachable!("not a record of the small tables"),
         }
     }

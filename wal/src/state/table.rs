@@ -285,6 +285,13 @@ impl State {
         }
     }
 
+    /// Takes a hook out that a repair gave up; its seq is not finished.
+    pub(super) fn give_up(&mut self, seq: Seq) {
+        if let Some(slot) = self.slot_of_seq(seq) {
+            self.take_out(slot);
+        }
+    }
+
     /// Up to `limit` dead letters from newest to oldest, and the cursor of the next page.
     pub fn dead_letters(&self, cursor: DeadCursor, limit: usize) -> (Vec<RowId>, DeadCursor) {
         self.dead.newest(cursor, limit)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{CheckpointClaim, Found, HEAL, Judgement, MISSING, Piece, Placed, SALVAGE};
-use crate::error::Damage;
+use crate::error::{Damage, span};
 use crate::format::segment::{SEGMENT_DATA_OFFSET, store_tag};
 use crate::ids::{Lsn, SegmentId, Seq};
 use crate::offline::scan::{FrameScan, ShardScan, SlotScan};
@@ -160,8 +160,9 @@ fn walk_piece(slot: &SlotScan, piece: &Piece, out: &mut Judgement, gaps: &mut Ve
 fn report_gap(scan: &ShardScan, replay_from: Lsn, gap: Gap, out: &mut Judgement) {
     if gap.last <= replay_from {
         out.notes.push(format!(
-            "LSNs {}..={} are not whole, and no longer needed: a checkpoint has them",
-            gap.first, gap.last
+            "{} not whole below the checkpoint's start: nothing of it is needed but the live hooks \
+             in it; one that cannot be read is named",
+            span("LSN", gap.first.0, gap.last.0)
         ));
         return;
     }

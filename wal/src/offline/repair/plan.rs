@@ -1,12 +1,11 @@
 //! Making the plan: fix the first damage, judge again, until nothing is damaged. Works on copies
 //! in memory; reads only.
 
-use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 
 use super::RepairPlan;
 use crate::disk::{BLOCK_BYTES, DirEntry, Disk};
-use crate::error::Damage;
+use crate::error::{Damage, span};
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader, PayloadSum};
 use crate::format::padded;
 use crate::format::record::{encode_record, record_len};
@@ -18,8 +17,9 @@ use crate::offline::OfflineError;
 use crate::offline::checkpoints::{newest_valid, read_checkpoints};
 use crate::offline::judge::{
     CheckpointClaim, Expect, Found, GENERATION_UNREADABLE, Judgement, NEEDED_ABSENT, Piece, Placed,
-    find_headless, judge,
+    SLOT_ABSENT, find_headless, judge,
 };
+use crate::offline::lost::{Changed, lost_hooks};
 use crate::offline::scan::{ShardScan, SlotScan, look, read_slot, scan};
 use crate::record::Record;
 use crate::slots::SlotNo;
@@ -27,14 +27,14 @@ use crate::slots::SlotNo;
 /// Seqs that one lost group may at most have handed out.
 const SEQS_PER_GROUP_MAX: u64 = 1 << 16;
 
-struct Work<'a, D: Disk> {
-    disk: &'a D,
+pub(super) struct Work<'a, D: Disk> {
+    pub(super) disk: &'a D,
     expect: Expect,
-    checkpoint: Option<CheckpointClaim>,
-    scan: ShardScan,
+    pub(super) checkpoint: Option<CheckpointClaim>,
+    pub(super) scan: ShardScan,
     /// Content of the slots that are changed.
-    changed: BTreeMap<String, Vec<u8>>,
-    plan: RepairPlan,
+    changed: Changed,
+    pub(super) plan: RepairPlan,
 }
 
 /// Plans until the judgement is sound.
@@ -43,14 +43,15 @@ pub(crate) async fn make_plan<D: Disk>(
     expect: Expect,
 ) -> Result<RepairPlan, OfflineError> {
     let scan = scan(disk, &mut |_, _| {}).await?;
-    let checkpoint = newest_valid(&read_checkpoints(disk, &scan).await?).cloned();
+    let checkpoints = read_checkpoints(disk, &scan).await?;
+    let checkpoint = newest_valid(&checkpoints).cloned();
     let plan = RepairPlan::default();
     let mut work = Work {
         disk,
         expect,
         checkpoint,
         scan,
-        changed: BTreeMap::new(),
+        changed: Changed::new(),
         plan,
     };
     // Each round fixes one damage for good; twice as many as there can be is never reached.
@@ -65,7 +66,14 @@ pub(crate) async fn make_plan<D: Disk>(
     for _ in 0..rounds_max {
         let judgement = judge(&work.scan, work.expect, work.checkpoint.as_ref());
         let Some(found) = judgement.found.first().cloned() else {
-            work.plan.replace = work.changed.into_iter().collect();
+            let (scan, changed) = (&work.scan, &work.changed);
+            let lost = lost_hooks(disk, scan, changed, &judgement, &checkpoints).await?;
+            let last = match lost.is_empty() {
+                true => None,
+                false => Some(work.give_up_hooks(&judgement, &lost).await?),
+            };
+            work.plan.lost_hooks = lost;
+            work.plan.replace = work.changed.into_iter().chain(last).collect();
             return Ok(work.plan);
         };
         work.fix(&judgement, &found).await?;
@@ -77,6 +85,9 @@ impl<D: Disk> Work<'_, D> {
     async fn fix(&mut self, j: &Judgement, found: &Found) -> Result<(), OfflineError> {
         if found.damage.what == NEEDED_ABSENT {
             return self.restore_needed(j, found).await;
+        }
+        if found.damage.what == SLOT_ABSENT {
+            return self.blank_slot(&found.damage);
         }
         let Some((first, last)) = found.damage.lsns else {
             return self.move_aside(&found.damage);
@@ -113,7 +124,7 @@ impl<D: Disk> Work<'_, D> {
         Ok(())
     }
 
-    async fn content(&mut self, slot: usize) -> Result<Vec<u8>, OfflineError> {
+    pub(super) async fn content(&self, slot: usize) -> Result<Vec<u8>, OfflineError> {
         let file = &self.scan.slots[slot];
         if let Some(content) = self.changed.get(&file.name) {
             return Ok(content.clone());
@@ -275,8 +286,9 @@ impl<D: Disk> Work<'_, D> {
         }
         let name = self.scan.slots[piece.slot].name.clone();
         self.plan.steps.push(format!(
-            "replace LSNs {first}..={last} in {name} (segment {}, offsets {start} to {whole}) by \
+            "replace {} in {name} (segment {}, offsets {start} to {whole}) by \
              empty groups",
+            span("LSN", first.0, last.0),
             piece.header.segment
         ));
         self.put(piece.slot, content);
@@ -318,7 +330,8 @@ impl<D: Disk> Work<'_, D> {
         header.encode(&mut content[..BLOCK_BYTES]);
         let name = self.scan.slots[slot].name.clone();
         self.plan.steps.push(format!(
-            "give up LSNs {first}..={last} in the header of {name} (segment {})",
+            "give up {} in the header of {name} (segment {})",
+            span("LSN", first.0, last.0),
             header.segment
         ));
         self.put(slot, content);
@@ -348,7 +361,8 @@ impl<D: Disk> Work<'_, D> {
         };
         let name = self.free_slot_name();
         self.plan.steps.push(format!(
-            "give up LSNs {first}..={last} and start segment {} in {name}",
+            "give up {} and start segment {} in {name}",
+            span("LSN", first.0, last.0),
             header.segment
         ));
         self.put_new(name, &header);
@@ -411,8 +425,21 @@ impl<D: Disk> Work<'_, D> {
         Ok(())
     }
 
+    /// Puts an empty slot where one is absent that the checkpoint lists.
+    fn blank_slot(&mut self, damage: &Damage) -> Result<(), OfflineError> {
+        let Some(name) = damage.file.clone() else {
+            return Err(OfflineError::NoRepair(damage.to_string()));
+        };
+        self.plan.lost.push(damage.clone());
+        self.plan
+            .steps
+            .push(format!("put an empty slot into {name}"));
+        self.put_file(name, |_| {});
+        Ok(())
+    }
+
     /// The highest segment number that anything names.
-    fn newest_segment(&self) -> u64 {
+    pub(super) fn newest_segment(&self) -> u64 {
         let number = |s: &SlotScan| s.header.as_ref().ok().map(|h| h.segment.0);
         let needed = self
             .checkpoint
@@ -428,7 +455,7 @@ impl<D: Disk> Work<'_, D> {
             .unwrap_or(0)
     }
 
-    fn free_slot_name(&self) -> String {
+    pub(super) fn free_slot_name(&self) -> String {
         let taken = |name: &String| self.scan.slots.iter().any(|s| s.name == *name);
         let mut names = (0..).map(|n| SlotNo(n).file_name());
         names.find(|n| !taken(n)).unwrap_or_default()
@@ -436,6 +463,10 @@ impl<D: Disk> Work<'_, D> {
 
     /// A new slot with nothing but a header.
     fn put_new(&mut self, name: String, header: &SegmentHeader) {
+        self.put_file(name, |content| header.encode(&mut content[..BLOCK_BYTES]));
+    }
+
+    fn put_file(&mut self, name: String, fill: impl FnOnce(&mut [u8])) {
         let bytes = self
             .scan
             .slots
@@ -444,7 +475,7 @@ impl<D: Disk> Work<'_, D> {
             .max()
             .unwrap_or(1 << 20);
         let mut content = vec![0; bytes as usize];
-        header.encode(&mut content[..BLOCK_BYTES]);
+        fill(&mut content);
         let entry = DirEntry {
             name: name.clone(),
             bytes,
@@ -455,7 +486,7 @@ impl<D: Disk> Work<'_, D> {
 }
 
 /// The cut that ends the log behind `before`, for a segment whose LSNs start at `first` or later.
-fn cut_after(j: &Judgement, before: Option<&Placed>, first: Lsn) -> Cut {
+pub(super) fn cut_after(j: &Judgement, before: Option<&Placed>, first: Lsn) -> Cut {
     match before {
         Some(p) => Cut {
             segment: p.segment,
@@ -489,7 +520,7 @@ fn copies_for(j: &Judgement, lsn: Lsn, hole: u64) -> Vec<Placed> {
 
 /// A frame of exactly `out.len()` bytes whose records say nothing new: the next seq, over and
 /// over.
-fn empty_frame(mut header: FrameHeader, out: &mut [u8]) {
+pub(super) fn empty_frame(mut header: FrameHeader, out: &mut [u8]) {
     let record = Record::NextSeq(header.next_seq);
     let len = record_len(&record);
     out.fill(0);

@@ -47,6 +47,7 @@ impl<D: Disk> Scan<'_, D> {
     ) -> Result<(), OpenError> {
         let failed = io_error("reading a segment");
         let mut pos = SEGMENT_DATA_OFFSET;
+        let mut what;
         let what = loop {
             if by.is_some_and(|by| pos >= by.cut.offset) {
                 break "segment ends early";
@@ -55,17 +56,24 @@ impl<D: Disk> Scan<'_, D> {
                 FrameAt::Bad(error, torn) => {
                     // A torn group's header was written all the same: its claim is true.
                     self.claimed = self.claimed.max(claim_of(torn, header.salt));
-                    break error.what;
+                    what = error.what;
                 }
                 FrameAt::Frame(frame) if frame.salt != header.salt => {
-                    break "frame of an older use of the slot";
+                    what = "frame of an older use of the slot";
                 }
                 FrameAt::Frame(frame) if frame.lsn != self.expected => {
-                    break "frame out of order";
+                    what = "frame out of order";
                 }
                 FrameAt::Frame(frame) => {
                     self.keep(header.segment, &frame, pos, reader).await?;
                     pos += frame.frame_bytes();
+                    what = "";
+                }
+            }
+            if !what.is_empty() {
+                match self.pass_over((no, header), pos, what, reader, by).await? {
+                    Some(next) => pos = next,
+                    None => break what,
                 }
             }
             if self.host.must_yield() {
@@ -235,7 +243,7 @@ impl<D: Disk> Scan<'_, D> {
 }
 
 /// What the intact header of a torn frame claims, when the frame is of this use of the slot.
-fn claim_of(torn: Option<FrameHeader>, salt: u64) -> Lsn {
+pub(super) fn claim_of(torn: Option<FrameHeader>, salt: u64) -> Lsn {
     torn.filter(|torn| torn.salt == salt)
         .map_or(Lsn(0), |torn| torn.durable_lsn)
 }

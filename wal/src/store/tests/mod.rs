@@ -12,6 +12,7 @@ mod damage;
 mod faults;
 
 mod full;
+mod given_up;
 
 mod reads;
 

@@ -184,6 +184,7 @@ fn shard_view<D: Disk>(core: usize, shard: &Shard<D>) -> Value {
         "is_fenced": shard.store.is_fenced(),
         "fences": stats.fences,
         "io_failures": stats.io_failures,
+        "read_failures": stats.read_failures,
         "groups": stats.groups,
         "records": stats.records,
         "appended_bytes": stats.bytes,

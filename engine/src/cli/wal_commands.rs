@@ -165,14 +165,18 @@ fn dump(
     out: &mut impl Write,
 ) -> Result<Exit, ToolError> {
     let home = hold(data_dir)?;
-    for shard in shards(&home, at.shard)? {
+    let asked = shards(&home, at.shard)?;
+    let mut absent = None;
+    let mut shown = 0;
+    for shard in &asked {
+        let shard = *shard;
         let disk = open(&home, shard)?;
         if !at.json {
             writeln!(out, "shard {}:", shard.0)?;
         }
         // The callback cannot fail: what printing said first is kept.
         let mut printed: io::Result<()> = Ok(());
-        block_on(offline::dump(&disk, options, &mut |item| {
+        let dumped = block_on(offline::dump(&disk, options, &mut |item| {
             if printed.is_ok() {
                 printed = if at.json {
                     writeln!(out, "{}", of_shard(shard, item.to_json()))
@@ -180,10 +184,19 @@ fn dump(
                     writeln!(out, "{item}")
                 };
             }
-        }))?;
+        }));
         printed?;
+        match dumped {
+            Ok(()) => shown += 1,
+            // Another shard may have it.
+            Err(error @ OfflineError::NoSlot(_)) => absent = Some(error),
+            Err(error) => return Err(error.into()),
+        }
     }
-    Ok(Exit::Ok)
+    match absent.filter(|_| shown == 0) {
+        Some(error) => Err(error.into()),
+        None => Ok(Exit::Ok),
+    }
 }
 
 fn repair(

@@ -231,6 +231,8 @@ families! {
         "Records in a group.";
     WalFences "ankusa_wal_fences_total" Counter, [], false,
         "Failed writes or syncs that started a new segment.";
+    WalReadFailures "ankusa_wal_read_failures_total" Counter, [], false,
+        "Live hooks that could not be read when they were to be moved; each counts once a minute.";
     DispatchDeliveries "ankusa_dispatch_deliveries_total" Counter, [Words("result", DeliveryResult::WORDS), Sinks], false,
         "Delivery attempts, by how they ended.";
     DispatchAttemptDuration "ankusa_dispatch_attempt_duration_seconds" Histogram(Micro), [], false,

@@ -96,6 +96,7 @@ impl CoreObserver {
         m.set(Metric::StoreSlotsSpare, sums.slots_spare);
         m.set(Metric::StoreAppendedBytes, sums.appended_bytes);
         m.set(Metric::WalFences, sums.fences);
+        m.set(Metric::WalReadFailures, sums.read_failures);
         m.set(Metric::CommitQueue, sums.queue);
         m.set(Metric::CommitQueueBytes, sums.queue_bytes);
         m.set(Metric::CoreQueueDepth, sums.queue);
@@ -134,6 +135,7 @@ struct Sums {
     slots_spare: u64,
     appended_bytes: u64,
     fences: u64,
+    read_failures: u64,
     queue: u64,
     queue_bytes: u64,
 }
@@ -154,6 +156,7 @@ impl Sums {
         self.slots_spare += u64::from(stats.slots_spare);
         self.appended_bytes += stats.bytes;
         self.fences += stats.fences;
+        self.read_failures += stats.read_failures;
         self.queue += waiting as u64;
         self.queue_bytes += waiting_bytes as u64;
     }

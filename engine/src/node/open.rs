@@ -75,7 +75,7 @@ async fn open_shard(
         log,
     })
     .await
-    .map_err(|e| fault(&format_args!("{e}{}", what_helps(&e, &config))))?;
+    .map_err(|e| fault(&format_args!("{e}{}", what_helps(&e, &config, id))))?;
     let line = format!(
         "shard {id}: {} live hooks, {} frames scanned ({} bytes), {} rewritten, {} dropped",
         shard.report.live_hooks,
@@ -89,15 +89,22 @@ async fn open_shard(
 }
 
 /// What the operator can do about a shard that does not open.
-fn what_helps(error: &OpenError, config: &Config) -> &'static str {
+fn what_helps(error: &OpenError, config: &Config, id: ShardId) -> String {
     match (error, config.intake.is_some()) {
         (OpenError::Damaged(_), true) => {
-            ". `ankusa recover` gives up what is damaged and fills it from the intake log; `ankusa wal verify` shows all of it"
+            ". `ankusa recover` gives up what is damaged and fills it from the intake log; `ankusa wal verify` shows all of it".into()
         }
         (OpenError::Damaged(_), false) => {
-            ". `ankusa wal verify` shows all of it; `ankusa restore` goes back to the last backup, `ankusa wal repair` goes on without what is damaged"
+            let restore = match config.backup.enabled {
+                true => "`ankusa restore` goes back to the last backup, ",
+                false => "",
+            };
+            format!(
+                ". `ankusa wal verify` shows all of it; {restore}`ankusa wal repair --shard {id}` \
+                 goes on without what is damaged, and says what is lost"
+            )
         }
-        _ => "",
+        _ => String::new(),
     }
 }
 
@@ -158,7 +165,9 @@ mod tests {
             seqs: None,
         });
         let disk = crate::config::for_test("http: { ip: 127.0.0.1 }");
-        assert!(what_helps(&damaged, &disk).contains("`ankusa wal repair`"));
+        let told = what_helps(&damaged, &disk, ShardId(3));
+        assert!(told.contains("`ankusa wal repair --shard 3`"), "{told}");
+        assert!(!told.contains("restore"), "no backup is configured: {told}");
         let dual = crate::config::for_test(
             "wal: { type: dual }
 http: { ip: 127.0.0.1 }
@@ -166,6 +175,6 @@ intake: { type: memory, node_id: n-1 }
 backup: { enabled: true, max_age_ms: 1h, store: { type: local, root: /b }, signing_key: k }
 ",
         );
-        assert!(what_helps(&damaged, &dual).contains("`ankusa recover`"));
+        assert!(what_helps(&damaged, &dual, ShardId(0)).contains("`ankusa recover`"));
     }
 }

@@ -85,6 +85,9 @@ pub async fn dump<D: Disk>(
     let mut entries = disk.list().await.map_err(io_error("listing", ""))?;
     entries.retain(|e| is_slot(&e.name) && options.file.as_ref().is_none_or(|f| *f == e.name));
     entries.sort();
+    if let Some(file) = options.file.clone().filter(|_| entries.is_empty()) {
+        return Err(OfflineError::NoSlot(file));
+    }
     for entry in entries {
         let (content, unreadable) = read_slot(disk, &entry, |_| {}).await?;
         let slot = look(entry, &content, unreadable);

@@ -55,6 +55,9 @@ pub enum OfflineError {
         /// The error.
         source: io::Error,
     },
+    /// A file was asked for that is not a slot of the shard.
+    #[error("no slot {0} here")]
+    NoSlot(String),
     /// The plan was shown and not agreed to. Nothing was changed.
     #[error("not agreed to, nothing was changed")]
     Declined,

@@ -1,5 +1,6 @@
 //! The segment that an open starts: unproven frames first, synced, then its header, alone.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
@@ -131,6 +132,7 @@ async fn upkeep<D: Disk>(
         newest: None,
         is_running: false,
         is_relocating: false,
+        left_alone: BTreeMap::new(),
         bad_numbers: loaded.bad,
         boot_rows: Some((generations.rows(), rows.clone())),
         generations: Some(generations),

@@ -5,6 +5,7 @@
 //! free when neither of them, nor a pin, needs its segment.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::inner::Inner;
@@ -33,6 +34,9 @@ pub(crate) struct Upkeep<D: Disk> {
     pub(crate) newest: Option<super::backup::Named>,
     pub(crate) is_running: bool,
     pub(crate) is_relocating: bool,
+    /// Segments with hooks that could not be read, and until when they are left alone
+    /// (monotonic microseconds). A segment that is gone may stay: as many as were ever damaged.
+    pub(crate) left_alone: BTreeMap<SegmentId, u64>,
     /// Damaged ones that the open passed over: removed once a new one stands, so that they do
     /// not count among the two that are kept.
     pub(crate) bad_numbers: Vec<u64>,

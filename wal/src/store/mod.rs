@@ -120,6 +120,8 @@ pub struct StoreStats {
     pub bytes: u64,
     /// Writes and syncs that failed.
     pub io_failures: u64,
+    /// Live hooks that could not be read when they were to be moved; each again once a minute.
+    pub read_failures: u64,
     /// Fences so far.
     pub fences: u64,
     /// Groups in flight.

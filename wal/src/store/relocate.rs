@@ -25,6 +25,12 @@ const GROUP_BYTES: usize = 128 << 10;
 /// Between two attempts to begin a group.
 const BEGIN_PAUSE: Duration = Duration::from_millis(2);
 
+/// A segment with hooks that cannot be read is looked at again after this time.
+const UNREAD_AGAIN: Duration = Duration::from_secs(60);
+
+/// Hooks of it that are named each time.
+const UNREAD_LINES: u64 = 100;
+
 /// With no spare slot, this part of the current segment is left to the outcomes of deliveries.
 const OUTCOMES_SHARE: u64 = 6;
 
@@ -58,7 +64,7 @@ impl<D: Disk> Inner<D> {
             return;
         }
         let mut segments = self.slots.borrow().segments();
-        segments.retain(|segment| !self.is_end(segment.segment));
+        segments.retain(|s| !self.is_end(s.segment) && !self.is_left_alone(s.segment));
         let percent = self.config.relocate_below_percent;
         let state = self.state.borrow();
         let Some(segment) = pick(&segments, &state, self.config.segment_bytes, percent) else {
@@ -68,8 +74,11 @@ impl<D: Disk> Inner<D> {
         self.upkeep.borrow_mut().is_relocating = true;
         let inner = Rc::clone(self);
         let task = async move {
-            if let Err(error) = inner.relocate(segment).await {
-                tracing::error!(shard = %inner.config.shard, %segment, %error, "not relocated");
+            let mut unread = 0;
+            inner.relocate(segment, &mut unread).await;
+            inner.upkeep.borrow_mut().left_alone.remove(&segment);
+            if unread > 0 {
+                inner.leave_alone(segment, unread);
             }
             inner.upkeep.borrow_mut().is_relocating = false;
             inner.keeper.signal();
@@ -91,7 +100,27 @@ impl<D: Disk> Inner<D> {
         self.slots.borrow().spares() > 0 || current.room() as u64 >= planned + reserve
     }
 
-    async fn relocate(self: &Rc<Self>, segment: SegmentId) -> Result<(), ReadError> {
+    /// Hooks of the segment could not be read: they are counted, and the segment is left alone for
+    /// a while. The others were moved; these hold the slot until a repair gives them up.
+    fn leave_alone(&self, segment: SegmentId, unread: u64) {
+        let shard = self.config.shard;
+        if let Some(more @ 1..) = unread.checked_sub(UNREAD_LINES) {
+            tracing::error!(%shard, %segment, more, "not relocated: more hooks cannot be read");
+        }
+        self.writer.borrow_mut().stats.read_failures += unread;
+        let until_us = self.host.mono_us() + UNREAD_AGAIN.as_micros() as u64;
+        let mut upkeep = self.upkeep.borrow_mut();
+        upkeep.left_alone.insert(segment, until_us);
+    }
+
+    /// Whether a segment was looked at a moment ago and could not be read.
+    fn is_left_alone(&self, segment: SegmentId) -> bool {
+        let until_us = self.upkeep.borrow().left_alone.get(&segment).copied();
+        until_us.is_some_and(|until_us| self.host.mono_us() < until_us)
+    }
+
+    /// Counts the hooks that cannot be read in `unread`.
+    async fn relocate(self: &Rc<Self>, segment: SegmentId, unread: &mut u64) {
         let store = Store {
             inner: Rc::clone(self),
         };
@@ -110,8 +139,19 @@ impl<D: Disk> Inner<D> {
                         continue;
                     };
                     let envelope = match store.read(seq).await {
+                        Ok(envelope) => envelope,
                         Err(ReadError::NotFound(_)) => continue,
-                        read => read?,
+                        Err(error) => {
+                            *unread += 1;
+                            if *unread <= UNREAD_LINES {
+                                let shard = self.config.shard;
+                                tracing::error!(
+                                    %shard, %segment, %seq, %error,
+                                    "not relocated: a hook cannot be read"
+                                );
+                            }
+                            continue;
+                        }
                     };
                     bytes += envelope.len();
                     gathered.push(Straggler {
@@ -124,7 +164,7 @@ impl<D: Disk> Inner<D> {
             }
             if bytes >= GROUP_BYTES || is_end && bytes > 0 {
                 if !self.append(&gathered, bytes).await {
-                    return Ok(());
+                    return;
                 }
                 let wait_us = pace.spend(self.host.mono_us(), bytes as u64);
                 gathered.clear();
@@ -132,7 +172,7 @@ impl<D: Disk> Inner<D> {
                 self.host.sleep(Duration::from_micros(wait_us)).await;
             }
             if is_end || self.admit_own().is_err() {
-                return Ok(());
+                return;
             }
         }
     }

@@ -74,6 +74,13 @@ fn dump_shows_headers_frames_records_and_damage() {
         ..Default::default()
     };
     assert_eq!(collect(few).0.len(), 2, "one slot, one frame");
+    let none = DumpOptions {
+        file: Some("slot-9.wal".into()),
+        ..Default::default()
+    };
+    let dumped = on(&image, async |disk| dump(disk, &none, &mut |_| {}).await).0;
+    let error = dumped.unwrap_err().to_string();
+    assert_eq!(error, "no slot slot-9.wal here");
 }
 
 fn cell(sync: SyncMode, inflight: usize, per_second: f64) -> BenchCell {

@@ -2,10 +2,11 @@
 //! and that a repair gives up these and nothing else, with their dedupe keys.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::*;
 use crate::disk::BLOCK_BYTES;
-use crate::disk::sim::{Fault, FaultPlan, SimDisk, SimDiskConfig, SimImage};
+use crate::disk::sim::{Fault, FaultPlan, OpKind, SimDisk, SimDiskConfig, SimImage};
 use crate::error::Damage;
 use crate::offline::judge::Expect;
 use crate::offline::{RepairReport, VerifyReport, repair, verify};
@@ -357,4 +358,54 @@ fn a_repair_that_gives_hooks_up_and_is_cut_anywhere_can_be_run_again() {
             );
         }
     }
+}
+
+#[test]
+fn a_hook_that_cannot_be_read_holds_up_no_other_relocation_and_is_tried_once_a_minute() {
+    let written = written();
+    // Of the first segment one hook stays, in a record that is damaged, and one that is whole.
+    let (file, offset) = place(&written, 0);
+    let mut bad = written.image.clone();
+    bad.flip(&file, offset + 150, 1);
+    let config = crate::StoreConfig {
+        relocate_below_percent: 15,
+        ..config()
+    };
+    let rig = open_image(1, Some(&bad), SimDiskConfig::new(1), config).unwrap();
+    let (lost, whole) = (written.live.0[&0].0, written.live.0[&2].0);
+    let segment = rig.store.state().location(lost).unwrap().segment;
+    let others: Vec<Seq> = {
+        let state = rig.store.state();
+        let hooks = state.hooks().filter_map(|slot| state.hook(slot));
+        let hooks = hooks.filter(|hook| hook.location.segment == segment);
+        hooks
+            .map(|h| h.seq)
+            .filter(|s| *s != lost && *s != whole)
+            .collect()
+    };
+    for seq in others {
+        deliver(&rig, seq);
+    }
+    rig.world.block_on(put(&rig.store, 950..951, 10)).unwrap();
+    let reads = || {
+        rig.disk
+            .log()
+            .iter()
+            .filter(|op| op.kind == OpKind::Read)
+            .count()
+    };
+    rig.world.run_for(Duration::from_secs(10));
+    assert_eq!(rig.store.stats().read_failures, 1);
+    let moved = rig.store.state().location(whole).unwrap().segment;
+    assert_ne!(moved, segment, "its neighbour was moved");
+    let before = reads();
+    rig.world.run_for(Duration::from_secs(40));
+    assert_eq!(reads(), before);
+    rig.world.run_for(Duration::from_secs(200));
+    let failures = rig.store.stats().read_failures;
+    assert!(
+        (3..=5).contains(&failures),
+        "{failures} in about four minutes"
+    );
+    assert_eq!(rig.store.state().location(lost).unwrap().segment, segment);
 }

@@ -233,7 +233,12 @@ impl Claims {
     /// A durable row read at boot. Of two rows of a key the newer hook's stays (ids rise with
     /// time): the older one gave its claim up, or the newer would not have been taken. Else the
     /// older, given up once more at this boot, would take the key of an acked hook with it.
+    ///
+    /// An expiry of 0 says that the key no longer stands for this hook (a repair gave it up).
     pub fn restore(&mut self, key: KeyHash, id: HookId, expiry_s: u32, now_s: u32) {
+        if expiry_s == 0 && self.rows.get(key, now_s) == Some(id) {
+            self.rows.remove(key);
+        }
         let is_newer = self.rows.get(key, now_s).is_none_or(|held| held < id);
         if expiry_s > now_s && is_newer {
             self.rows.insert(key, id, expiry_s, now_s);

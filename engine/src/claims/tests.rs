@@ -267,3 +267,17 @@ fn a_hook_given_up_at_a_boot_does_not_take_the_key_of_its_successor_with_it() {
         );
     }
 }
+
+#[test]
+fn a_row_that_says_gone_frees_the_key_of_its_own_hook_only() {
+    let mut claims = Claims::new(10);
+    claims.restore(key(1), id(1), 100, 0);
+    claims.restore(key(1), id(1), 0, 0);
+    claims.restore(key(2), id(1), 100, 0);
+    claims.restore(key(2), id(2), 100, 0);
+    claims.restore(key(2), id(1), 0, 0);
+    assert_eq!(claims.key_count(), 1, "the second key is the newer hook's");
+    // Written again by a recovery: it stands again.
+    claims.restore(key(1), id(1), 100, 0);
+    assert_eq!(claims.key_count(), 2);
+}

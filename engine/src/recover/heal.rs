@@ -146,7 +146,7 @@ fn ranges(ranges: &[(Seq, Seq)]) -> String {
     }
     let one = |(first, last): &(Seq, Seq)| match first == last {
         true => first.to_string(),
-        false => format!("{first}..={last}"),
+        false => format!("{first} to {last}"),
     };
     let mut text: Vec<String> = ranges.iter().take(NAMED_MAX).map(one).collect();
     if ranges.len() > NAMED_MAX {
@@ -174,8 +174,8 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "shard 0: of seqs 4..=10, came back from the log: 5..=6, 9",
-                "shard 0: not in the log: seqs 4, 7..=8, 10 (lost, finished before, or never \
+                "shard 0: of seqs 4 to 10, came back from the log: 5 to 6, 9",
+                "shard 0: not in the log: seqs 4, 7 to 8, 10 (lost, finished before, or never \
                  handed out)",
                 "shard 0: of seqs 40, came back from the log: 40",
             ]

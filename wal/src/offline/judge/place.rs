@@ -160,7 +160,7 @@ fn walk_piece(slot: &SlotScan, piece: &Piece, out: &mut Judgement, gaps: &mut Ve
 fn report_gap(scan: &ShardScan, replay_from: Lsn, gap: Gap, out: &mut Judgement) {
     if gap.last <= replay_from {
         out.notes.push(format!(
-            "{} not whole below the checkpoint's start: nothing of it is needed but the live hooks \
+            "{}: not whole, below the checkpoint's start. Nothing of it is needed but the live hooks \
              in it; one that cannot be read is named",
             span("LSN", gap.first.0, gap.last.0)
         ));

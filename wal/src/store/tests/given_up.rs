@@ -158,6 +158,9 @@ fn check(written: &Written, bad: &SimImage, what: &str) -> (RepairReport, SimIma
         let text = report.to_string();
         assert!(!text.contains("nothing is lost"), "{what}: {text}");
     }
+    let later = as_seen(&rig);
+    let report_later = verified(&later);
+    assert!(report_later.is_sound(), "{what}, opened: {report_later}");
     let (again, same) = repaired(&after);
     assert!(again.plan.steps.is_empty(), "{what}: a second run: {again}");
     assert!(same.same_as(&after), "{what}");

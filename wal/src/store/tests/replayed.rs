@@ -172,3 +172,22 @@ fn a_second_record_of_a_live_hook_keeps_its_rows() {
     assert_eq!(state.rows(slot).count(), 2);
     assert_eq!(state.live_hooks(), 1);
 }
+
+#[test]
+fn a_store_that_was_fenced_is_sound_to_verify_before_and_after_the_next_open() {
+    let (rig, _, _) = with_fenced_group();
+    let mut image = as_seen(&rig);
+    for opened in 0..3 {
+        let world = crate::sim::SimWorld::new(1);
+        let disk = crate::disk::sim::SimDisk::with_image(&world, SimDiskConfig::new(1), &image);
+        let expect = crate::offline::judge::Expect::default();
+        let verified = async { crate::offline::verify(&disk, expect, &mut |_, _| {}).await };
+        let report = world.block_on(verified).unwrap().unwrap();
+        assert!(report.is_sound(), "opened {opened} times: {report}");
+        let again = reopen(&image).unwrap();
+        if opened == 1 {
+            again.world.block_on(put(&again.store, 5..6, 100)).unwrap();
+        }
+        image = as_seen(&again);
+    }
+}

@@ -15,6 +15,7 @@
 //!
 //! Offline; the only tool that writes.
 
+mod absent;
 mod give_up;
 mod plan;
 mod write;

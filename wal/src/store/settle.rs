@@ -54,23 +54,27 @@ async fn write_and_sync<D: Disk>(inner: &Inner<D>, io: &GroupIo<D>) -> io::Resul
 }
 
 async fn write<D: Disk>(inner: &Inner<D>, io: &GroupIo<D>) -> io::Result<()> {
-    let large = match &io.bytes {
+    match &io.bytes {
         GroupBytes::Aligned(buf, _) => {
             inner.check_not_frozen()?;
-            return write_all(&inner.disk, &io.file, Rc::clone(buf), io.pos).await;
+            write_all(&inner.disk, &io.file, Rc::clone(buf), io.pos).await?;
         }
-        GroupBytes::Large(bytes, _) => bytes,
-    };
+        GroupBytes::Large(bytes, _) => write_large(inner, io, bytes).await?,
+    }
+    if io.pos == 0 {
+        mutations::point("segment.header_written");
+    }
+    Ok(())
+}
+
+async fn write_large<D: Disk>(inner: &Inner<D>, io: &GroupIo<D>, bytes: &[u8]) -> io::Result<()> {
     let mut pos = io.pos;
-    for bytes in large.chunks(IO_BYTES_MAX) {
+    for bytes in bytes.chunks(IO_BYTES_MAX) {
         inner.check_not_frozen()?;
         // Copied when its turn comes: all at once would hold the core.
         let buf = piece(&inner.disk, bytes);
         write_all(&inner.disk, &io.file, buf, pos).await?;
         pos += bytes.len() as u64;
-    }
-    if io.pos == 0 {
-        mutations::point("segment.header_written");
     }
     Ok(())
 }

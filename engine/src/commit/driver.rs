@@ -586,6 +586,9 @@ impl<D: Disk> Inner<D> {
             let records_max = self.group.records_max;
             build.fill(&mut committer, &self.store, records_max, &*self.host)
         };
+        if is_filled {
+            self.mutate(&mut build.taken);
+        }
         if is_filled && may_go.is_ready() {
             self.submit_group(build);
         } else {
@@ -612,9 +615,7 @@ impl<D: Disk> Inner<D> {
 
     fn submit_group(&self, build: Build<D>) {
         let Build {
-            mut builder,
-            mut taken,
-            ..
+            mut builder, taken, ..
         } = build;
         // IMPORTANT: as they are in this slice, and before its own hooks: until now the log may
         // have been lost, and what it had confirmed with it.
@@ -625,7 +626,6 @@ impl<D: Disk> Inner<D> {
         }
         let (records, bytes) = (builder.records(), builder.bytes());
         self.last_bytes.set(bytes);
-        self.mutate(&mut taken);
         // Both halves start now, side by side: the log's from the same bytes as the store's.
         let floor = self.publish(&builder, &taken);
         let now_us = self.host.mono_us();

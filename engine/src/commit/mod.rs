@@ -132,7 +132,7 @@ impl Taken {
     /// Settles all of it as committed. Only for the negative control of the drills.
     #[cfg(feature = "mutations")]
     pub fn lie(&mut self) {
-        for entry in &mut self.entries {
+        for entry in self.entries.iter_mut().filter(|e| !e.settled) {
             entry
                 .item
                 .settle(entry.seq, Verdict::Committed, Remains::Complete);

@@ -21,6 +21,9 @@ use crate::ask::{Asked, Feed, wait_for};
 use crate::log::{AskError, Bounds, ReplayRequest};
 use crate::replay::Chunker;
 
+/// A topic that is said to be missing for so long is.
+const MISSING_MAX: Duration = Duration::from_secs(5);
+
 /// Nothing read for this long ends a replay with an error.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 const POLL_WAIT: Duration = Duration::from_millis(200);
@@ -63,11 +66,15 @@ fn read(
     consumer.assign(&at).map_err(|e| told(&e))?;
     let mut heard = Instant::now();
     let mut last_error = None;
+    // The topic was there a moment ago: a broker that does not know it yet, or not for now, is asked
+    // again before it is believed.
+    let mut missing = None;
     while feed.is_read() {
         match consumer.poll(POLL_WAIT) {
             None => {}
             Some(Ok(message)) => {
                 heard = Instant::now();
+                missing = None;
                 let position = u64::try_from(message.offset()).unwrap_or(0);
                 let full = add(&mut chunker, position, &message);
                 let done = position + 1 >= bounds.head;
@@ -93,6 +100,13 @@ fn read(
                 }
                 _ => match told(&error) {
                     AskError::Unreachable(text) => last_error = Some(text),
+                    AskError::NotFound(text) => {
+                        let since = *missing.get_or_insert_with(Instant::now);
+                        if since.elapsed() > MISSING_MAX {
+                            return Err(AskError::NotFound(text));
+                        }
+                        last_error = Some(format!("{text} is not there"));
+                    }
                     other => return Err(other),
                 },
             },

@@ -8,7 +8,7 @@
 )]
 
 use std::ffi::{CStr, CString};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::admin::{AdminOptions, ResourceSpecifier};
 use rdkafka::bindings as sys;
@@ -22,6 +22,10 @@ use crate::verify::TopicFacts;
 /// How long one question may take.
 pub(super) const ASK_WAIT: Duration = Duration::from_secs(3);
 
+/// How long a topic that is not there is asked for, and the pause between two questions.
+const MISSING_WAIT: Duration = Duration::from_secs(2);
+const MISSING_PAUSE: Duration = Duration::from_millis(100);
+
 /// Leaders and replicas, as the brokers tell them.
 pub(super) struct Layout {
     /// One entry per partition, by number: whether it has a leader.
@@ -29,7 +33,21 @@ pub(super) struct Layout {
     pub(super) replicas: u32,
 }
 
-/// Asks for the topic's partitions.
+/// The topic's partitions. A topic that is not there is asked for again for a while: after it was
+/// created, or a broker came back, not every broker knows it at once.
+pub(super) fn known_layout(admin: &Admin) -> Result<Layout, AskError> {
+    let begun = Instant::now();
+    loop {
+        match layout(admin, ASK_WAIT) {
+            Err(AskError::NotFound(_)) if begun.elapsed() < MISSING_WAIT => {
+                std::thread::sleep(MISSING_PAUSE);
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Asks for the topic's partitions, once.
 pub(super) fn layout(admin: &Admin, wait: Duration) -> Result<Layout, AskError> {
     let topic = admin.topic();
     let client = admin.client.inner();
@@ -61,7 +79,7 @@ pub(super) fn layout(admin: &Admin, wait: Duration) -> Result<Layout, AskError> 
 /// Everything that the rules need.
 pub(super) fn facts(admin: &Admin) -> Result<TopicFacts, AskError> {
     let topic = admin.topic();
-    let layout = layout(admin, ASK_WAIT)?;
+    let layout = known_layout(admin)?;
     let identity = topic_id(admin, topic)?;
     let options = AdminOptions::new().request_timeout(Some(ASK_WAIT));
     let what = [ResourceSpecifier::Topic(topic)];
@@ -92,7 +110,7 @@ pub(super) fn facts(admin: &Admin) -> Result<TopicFacts, AskError> {
 pub(super) fn bounds(admin: &Admin, partition: u32) -> Result<Bounds, AskError> {
     let topic = admin.topic();
     // A partition that is not there is looked for until the time is up: ask for the count first.
-    if layout(admin, ASK_WAIT)?.has_leader.len() <= partition as usize {
+    if known_layout(admin)?.has_leader.len() <= partition as usize {
         return Err(AskError::NotFound(format!(
             "{topic}, partition {partition}"
         )));

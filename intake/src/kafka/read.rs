@@ -24,6 +24,9 @@ use crate::replay::Chunker;
 /// A topic that is said to be missing for so long is.
 const MISSING_MAX: Duration = Duration::from_secs(5);
 
+/// An end short of the head is the end when nothing came for so long and the head still stands.
+const END_WAIT: Duration = Duration::from_secs(2);
+
 /// Nothing read for this long ends a replay with an error.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 const POLL_WAIT: Duration = Duration::from_millis(200);
@@ -68,13 +71,14 @@ fn read(
     let mut last_error = None;
     // The topic was there a moment ago: a broker that does not know it yet, or not for now, is asked
     // again before it is believed.
-    let mut missing = None;
+    let mut missing: Option<Instant> = None;
+    let mut ended: Option<Instant> = None;
     while feed.is_read() {
         match consumer.poll(POLL_WAIT) {
             None => {}
             Some(Ok(message)) => {
                 heard = Instant::now();
-                missing = None;
+                (missing, ended) = (None, None);
                 let position = u64::try_from(message.offset()).unwrap_or(0);
                 let full = add(&mut chunker, position, &message);
                 let done = position + 1 >= bounds.head;
@@ -86,10 +90,8 @@ fn read(
                     return Ok(());
                 }
             }
-            // The end can be short of the head: what is not a record has a position too.
             Some(Err(KafkaError::PartitionEOF(_))) => {
-                feed.send(Ok(chunker.finish(bounds.head)));
-                return Ok(());
+                ended.get_or_insert_with(Instant::now);
             }
             Some(Err(error)) => match error.rdkafka_error_code() {
                 Some(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange) => {
@@ -110,6 +112,19 @@ fn read(
                     other => return Err(other),
                 },
             },
+        }
+        // IMPORTANT: an end short of the head is not believed at once: a broker that has just come to
+        // lead may not know yet what was confirmed, and the replay would leave it out. It can be
+        // the end, though: what is not a record has a position too.
+        if ended.is_some_and(|at| at.elapsed() > END_WAIT) {
+            match consumer.fetch_watermarks(topic, partition, END_WAIT) {
+                Ok((_, head)) if u64::try_from(head).is_ok_and(|head| head >= bounds.head) => {
+                    feed.send(Ok(chunker.finish(bounds.head)));
+                    return Ok(());
+                }
+                Ok((_, head)) => last_error = Some(format!("{topic} ends at {head} for now")),
+                Err(error) => last_error = Some(error.to_string()),
+            }
         }
         if heard.elapsed() > SILENCE_MAX {
             let text = last_error.unwrap_or_else(|| "nothing was read for 15 s".to_owned());
